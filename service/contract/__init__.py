@@ -1,0 +1,1 @@
+"""What crosses HTTP and Redis: pydantic models and the error tree."""

@@ -1,0 +1,90 @@
+"""Statements about one curve of influence over positions; shared by profiles and rollouts."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from service.contract.base import Fraction, Wire
+
+Threshold = float
+
+
+class Interval(Wire):
+    """A confidence interval of one number."""
+
+    low: float
+    high: float
+
+
+class DeadZone(Wire):
+    """The longest stretch of the prompt to which the model listens less than `threshold`.
+
+    Density 1 is what a model that weighs every position alike would give.
+    """
+
+    start: int = Field(ge=0)
+    """First position of the zone (0-based)."""
+    end: int = Field(ge=1)
+    """One past its last position."""
+    fraction: Fraction
+    """Share of the prompt that lies inside."""
+    mean_density: float = Field(ge=0)
+    min_density: float = Field(ge=0)
+    argmin: int = Field(ge=0)
+    """Position of the least density."""
+    threshold: float = Field(gt=0)
+    start_band: Interval | None = None
+    """Bootstrap band of `start` over documents; null for a theoretical curve."""
+    end_band: Interval | None = None
+
+
+class Shape(Wire):
+    """Where the mass of the curve lies and what such a curve is called."""
+
+    class_: Literal["u_shaped", "primacy", "recency", "flat", "collapsed"] = Field(alias="class")
+    primacy_mass: Fraction
+    """Mass on the first 10% of positions (uniform: 0.1)."""
+    recency_mass: Fraction
+    """Mass on the last 10% of positions."""
+    middle_mass: Fraction
+    primacy_excess: float
+    """`primacy_mass` less what a uniform curve has there."""
+    recency_excess: float
+    thresholds: dict[str, float]
+    """The numbers behind the verdict, by name."""
+
+
+class Force(Wire):
+    """What one ingredient of the architecture adds when it is switched on after the others."""
+
+    name: Literal["causal_mask", "residual", "positional_encoding", "content"]
+    influence: list[float]
+    mean_position: Fraction
+    """Mean of position/(n-1) under the curve; 0 = first token, 1 = last."""
+    shift: float
+    """Change of `mean_position` by this force: negative is primacy, positive is recency."""
+    primacy_mass: Fraction
+    recency_mass: Fraction
+    primacy_shift: float
+    recency_shift: float
+
+
+class Collapse(Wire):
+    """The depth limit: does the rollout collapse onto the first token?"""
+
+    verdict: str
+    """"finite mixing: no collapse" or "collapses onto the first token"."""
+    collapses: bool
+    lambda_sum: float = Field(ge=0)
+    """Sum of the mixing coefficients over layers; the theorem asks whether it stays finite."""
+    off_diagonal_sum: float = Field(ge=0)
+    """Sum over layers of lambda_t * max_i (1 - A_t[i, i])."""
+    last_to_last: Fraction
+    """P[n-1, n-1]: what the last token keeps of itself."""
+    last_to_first: Fraction
+    """P[n-1, 0]."""
+    row_entropy: float = Field(ge=0)
+    """Entropy of the last row in nats; ln n for a uniform curve, 0 after a collapse."""
+    evidence: str

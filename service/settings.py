@@ -1,0 +1,127 @@
+"""All settings of all processes, in one frozen class.
+
+Every field is an environment variable with the prefix `LACUNA_`. Settings are built only in the
+roots (`service.cli`, `service.api.app.create_app`'s factory, `workers.__main__`) and handed down.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+_PLACEHOLDERS = {"changeme", "change-me", "secret", "password", "xxx", "todo", "example"}
+StringList = Annotated[tuple[str, ...], NoDecode]
+
+
+class Settings(BaseSettings):
+    """Configuration of gateway, worker and command line.
+
+    Raises:
+        pydantic.ValidationError: a value is out of bounds, a placeholder was left in, or the
+            gateway would listen beyond loopback without API keys.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="LACUNA_", frozen=True, extra="ignore", use_attribute_docstrings=True
+    )
+
+    # Where things are
+    redis_url: SecretStr | None = None
+    """redis://, rediss:// or unix://; unset: an embedded server in the data folder."""
+    data_dir: Path = Path("~/.cache/lacuna").expanduser()
+    """The embedded server's data, converted demo weights, results waiting to be recorded."""
+    model_dir: Path | None = None
+    """`local:NAME` resolves below this folder."""
+    corpus_dir: Path | None = None
+    """`documents: {source: corpus}` resolves below this folder."""
+
+    # Gateway
+    host: str = "127.0.0.1"
+    port: int = Field(default=8080, ge=0, le=65_535)
+    api_keys: StringList = ()
+    """SHA-256 hex digests or plain keys, comma separated. Required beyond loopback."""
+    allow_anonymous: bool = False
+    """Serve without keys beyond loopback all the same."""
+    allowed_models: StringList = ("*",)
+    """Patterns (fnmatch) that a model id must match."""
+    max_body_bytes: int = Field(default=8_000_000, ge=1_000)
+    rate_limit_per_minute: int = Field(default=0, ge=0)
+    """Requests per key and minute; 0 is no limit."""
+    max_queued: int = Field(default=10_000, ge=1)
+    max_cost: float = Field(default=5e9, gt=0)
+    """Bound on length x layers x heads x documents, checked before queueing."""
+    max_wait_seconds: float = Field(default=60.0, gt=0)
+    """Longest `Prefer: wait`."""
+    resolve_ttl: float = Field(default=3_600.0, gt=0)
+    """Seconds for which a floating revision is answered from the cache."""
+    theory_threads: int = Field(default=2, ge=1, le=16)
+
+    # Queue
+    lease_seconds: float = Field(default=45.0, gt=0)
+    max_attempts: int = Field(default=3, ge=1, le=100)
+    job_ttl: float = Field(default=7 * 86_400.0, gt=0)
+    """Seconds for which the record of a finished job is kept."""
+    profile_ttl: float = Field(default=0.0, ge=0)
+    """Seconds after which an unused profile is dropped; 0 is never."""
+    grace_seconds: float = Field(default=20.0, ge=0)
+    """What a worker may use to finish its job after SIGTERM."""
+    eviction_policy_check: Literal["refuse", "warn"] = "refuse"
+    """What to do when Redis evicts keys under memory pressure."""
+
+    # Worker
+    queue: Literal["auto", "cpu", "gpu"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    torch_threads: int = Field(default=1, ge=1, le=256)
+    model_cache_bytes: int = Field(default=8_000_000_000, ge=0)
+    batch_size: int = Field(default=0, ge=0)
+    """Documents per batch; 0 chooses from free memory."""
+    hub_token: SecretStr | None = None
+
+    # Logs
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["json", "text"] = "json"
+
+    @field_validator("api_keys", "allowed_models", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part for item in value.split(",") if (part := item.strip()))
+        return value
+
+    @field_validator("api_keys")
+    @classmethod
+    def _no_placeholders(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+        for key in keys:
+            if key.lower() in _PLACEHOLDERS or len(key) < 16:
+                raise ValueError("an API key is a placeholder or shorter than 16 characters")
+        return keys
+
+    @model_validator(mode="after")
+    def _no_open_door(self) -> Self:
+        if self.host not in _LOOPBACK and not self.api_keys and not self.allow_anonymous:
+            raise ValueError(
+                f"host {self.host} is reachable from outside: set LACUNA_API_KEYS, "
+                "or LACUNA_ALLOW_ANONYMOUS=true if that is what you want"
+            )
+        return self
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the embedded server is used."""
+        return self.redis_url is None
+
+    @property
+    def socket_path(self) -> Path:
+        """Unix socket of the embedded server."""
+        return self.data_dir / "redis.sock"
+
+    @property
+    def store_url(self) -> str:
+        """Address of the store, embedded or not."""
+        if self.redis_url is not None:
+            return self.redis_url.get_secret_value()
+        return f"unix://{self.socket_path}"

@@ -1,0 +1,1 @@
+"""Redis: keys, job queue and profiles."""

@@ -1,0 +1,1 @@
+"""The only translators between wire models and theory."""

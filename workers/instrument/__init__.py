@@ -1,0 +1,1 @@
+"""Finding the residual stream and attention branches of any causal language model."""

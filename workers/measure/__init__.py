@@ -1,0 +1,1 @@
+"""Measured influence, mixing coefficients, kernels and retrieval."""

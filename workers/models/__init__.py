@@ -1,0 +1,1 @@
+"""Loading models safely and keeping them warm."""
