@@ -125,3 +125,20 @@ class Settings(BaseSettings):
         if self.redis_url is not None:
             return self.redis_url.get_secret_value()
         return f"unix://{self.socket_path}"
+
+    def environment(self) -> dict[str, str]:
+        """These settings as environment variables: a child process that gets them is configured alike."""
+        values = {name: getattr(self, name) for name in self.model_fields_set}
+        return {
+            f"LACUNA_{name.upper()}": _as_text(value)
+            for name, value in values.items()
+            if value is not None
+        }
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value)

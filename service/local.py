@@ -1,0 +1,172 @@
+"""A whole service on one machine: embedded store, gateway and workers as child processes.
+
+A root, like `service.cli`: it reads the environment to hand it down to its children.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from service.embedded import ensure
+from service.settings import Settings
+
+_READY_SECONDS = 90.0
+_STOP_SECONDS = 15.0
+_LOG_TAIL = 3
+
+
+class StackError(RuntimeError):
+    """The service did not start, or one of its processes ended; the message is one line."""
+
+
+class Stack:
+    """Gateway and workers on one machine, stopped on exit together with the store if we began it.
+
+    Args:
+        settings: what the processes get; `redis_url` unset means the embedded store.
+        workers: number of worker processes.
+        port: port of the gateway; 0 takes a free one.
+    """
+
+    def __init__(self, settings: Settings, *, workers: int = 1, port: int = 0) -> None:
+        self._settings = settings
+        self._port = port or _free_port(settings.host)
+        self._commands = {"gateway": [sys.executable, "-m", "service.cli", "gateway"]}
+        for number in range(1, workers + 1):
+            self._commands[f"worker-{number}"] = [sys.executable, "-m", "workers"]
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._exits = contextlib.ExitStack()
+        self._threads = _threads(workers)
+        self._environment: dict[str, str] = {}
+        self._logs = settings.data_dir / "logs"
+
+    @property
+    def url(self) -> str:
+        """Address of the gateway."""
+        host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
+        return f"http://{host}:{self._port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the child processes see; the same makes another worker join."""
+        return dict(self._environment)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids of the children by name."""
+        return {name: child.pid for name, child in self._children.items()}
+
+    def __enter__(self) -> Self:
+        try:
+            self._logs.mkdir(parents=True, exist_ok=True)
+            store = self._settings.store_url
+            if self._settings.embedded:
+                store = self._exits.enter_context(ensure(self._settings.data_dir)).url
+            self._environment = {
+                "LACUNA_TORCH_THREADS": str(self._threads),
+                **os.environ,
+                **self._settings.environment(),
+                "LACUNA_REDIS_URL": store,
+                "LACUNA_HOST": self._settings.host,
+                "LACUNA_PORT": str(self._port),
+            }
+            self._exits.callback(self._stop_children)
+            for name in self._commands:
+                self._start(name)
+            self._wait_until_ready()
+        except BaseException:
+            self._exits.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._exits.close()
+
+    def supervise(self, pause: float = 1.0) -> None:
+        """Start again whatever ends, until interrupted; a worker may end itself on a broken device."""
+        while True:
+            time.sleep(pause)
+            for name, child in list(self._children.items()):
+                if child.poll() is not None:
+                    print(f"{name} ended with status {child.returncode}: starting it again")
+                    self._start(name)
+
+    def check(self) -> None:
+        """Raise StackError when a child has ended."""
+        for name, child in self._children.items():
+            if child.poll() is not None:
+                raise StackError(
+                    f"the {name} ended with status {child.returncode}: {self._tail(name)}"
+                )
+
+    def _start(self, name: str) -> None:
+        with self._log(name).open("ab") as log:
+            # A session of its own: Ctrl-C reaches us alone, and we stop the children in order.
+            self._children[name] = subprocess.Popen(
+                self._commands[name],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + _READY_SECONDS
+        while time.monotonic() < deadline:
+            self.check()
+            with contextlib.suppress(httpx.HTTPError):
+                if httpx.get(f"{self.url}/readyz", timeout=2.0).status_code == httpx.codes.OK:
+                    return
+            time.sleep(0.1)
+        raise StackError(f"the service was not ready after {_READY_SECONDS:.0f} s; see {self._logs}")
+
+    def _stop_children(self) -> None:
+        for child in self._children.values():
+            if child.poll() is None:
+                child.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + _STOP_SECONDS
+        for child in self._children.values():
+            try:
+                child.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+    def _log(self, name: str) -> Path:
+        return self._logs / f"{name}.log"
+
+    def _tail(self, name: str) -> str:
+        lines = self._log(name).read_text(errors="replace").strip().splitlines()
+        return " | ".join(lines[-_LOG_TAIL:]) or "no output"
+
+
+def _free_port(host: str) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def _threads(workers: int) -> int:
+    """Torch threads per worker: the cores are shared, and one is left to everything else.
+
+    Threads that outnumber free cores spin on each other and run many times slower than one.
+    """
+    return max(1, min(8, (os.cpu_count() or 1) // workers - 1))
