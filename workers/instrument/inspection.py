@@ -1,0 +1,260 @@
+"""Can this model be measured, and how? Every answer comes from running it on a few tokens.
+
+The gates, in order: one stack that maps ids to logits of the same length; causal (the last token
+must not move earlier logits: a BERT loads as a causal model without complaint); softmax attention
+present; every attention update found on the residual stream; no other path between positions; the
+attention statistics leave the logits alone and see every attention call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from service.contract.errors import ModelUnsupported
+from workers.instrument import recipe
+from workers.instrument.sites import Site, Tap
+from workers.instrument.tracker import track
+
+PROBE_BATCH, PROBE_LENGTH = 2, 11
+
+
+@dataclass(frozen=True)
+class Instrumentation:
+    """What can be measured on a model, and with which instruments.
+
+    ``level`` "full": influence, mixing and attention kernels. "influence_only": the input gradient
+    alone, because of ``reasons``. ``warnings`` hold for a measurement that is possible.
+    ``cores`` counts softmax attention operations in one pass, ``other_mixers`` says whether
+    anything else carries information between positions (state space, convolution, ...).
+    """
+
+    level: Literal["full", "influence_only"]
+    sites: tuple[Site, ...]
+    block: Literal["sequential", "parallel", "mixed", "unknown"]
+    capture: Literal["interface", "sdpa", "softmax", "none"]
+    reasons: tuple[str, ...]
+    warnings: tuple[str, ...]
+    attention_layers: int
+    layers: int
+    cores: int
+    other_mixers: bool
+
+
+@torch.no_grad()
+def inspect(model: PreTrainedModel) -> Instrumentation:
+    """Find the instruments for ``model`` with about eight forward passes over 2 x 11 tokens.
+
+    Raises:
+        ModelUnsupported: not a causal language model of one stack; the sentence says why.
+    """
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise ModelUnsupported(
+            "The model is an encoder-decoder: there is no single causal residual stream from the "
+            "prompt to the last token."
+        )
+    ids = probe_ids(model)
+    logits = _first_logits(model, ids)
+    tolerance = tolerance_of(model)
+    _refuse_not_causal(model, ids, logits, tolerance)
+    layers = int(getattr(model.config.get_text_config(), "num_hidden_layers", 0) or 0)
+    found = recipe.write(track(model, ids, _width(model)))
+    if not found.cores:
+        raise ModelUnsupported(
+            "The model has no softmax attention (a state space or recurrent model): there is no "
+            "attention kernel whose position bias could be measured or predicted."
+        )
+    if found.problems:
+        return _influence_only(
+            layers,
+            *(f"mixing is undefined: {problem}" for problem in found.problems),
+            cores=found.cores,
+            sites=found.sites,
+        )
+    return _full(model, ids, logits, found, layers)
+
+
+def probe_ids(model: PreTrainedModel) -> Tensor:
+    """The tokens of the probe: PROBE_BATCH x PROBE_LENGTH ids, the same for every call."""
+    embedding = _embedding(model)
+    vocabulary = int(embedding.shape[0])
+    generator = torch.Generator().manual_seed(0)
+    low = min(3, vocabulary - 1)  # the first ids are often padding and separators
+    ids = torch.randint(low, vocabulary, (PROBE_BATCH, PROBE_LENGTH), generator=generator)
+    return ids.to(embedding.device)
+
+
+def tolerance_of(model: PreTrainedModel) -> float:
+    """Largest difference, relative to the largest logit, that rounding may cause."""
+    return 2e-4 if torch.finfo(model.dtype).eps < 1e-6 else 4e-2
+
+
+def difference(new: Tensor, old: Tensor) -> float:
+    """Largest absolute difference relative to the largest entry of ``old``."""
+    scale = old.float().abs().max().clamp_min(1e-30)
+    return float((new.float() - old.float()).abs().max() / scale)
+
+
+def _embedding(model: PreTrainedModel) -> Tensor:
+    embedding = model.get_input_embeddings()
+    weight = getattr(embedding, "weight", None)
+    if not isinstance(weight, Tensor) or weight.dim() != 2:
+        raise ModelUnsupported("The model has no table of input embeddings to differentiate.")
+    return weight
+
+
+def _width(model: PreTrainedModel) -> int:
+    width = getattr(model.config.get_text_config(), "hidden_size", None)
+    return int(width) if isinstance(width, int) else int(_embedding(model).shape[1])
+
+
+def _logits(model: PreTrainedModel, ids: Tensor) -> Tensor:
+    logits = model(input_ids=ids, use_cache=False).logits
+    assert isinstance(logits, Tensor)
+    return logits
+
+
+def _first_logits(model: PreTrainedModel, ids: Tensor) -> Tensor:
+    try:
+        logits = _logits(model, ids)
+    except Exception as error:
+        raise ModelUnsupported(
+            f"The model cannot run on token ids alone: {type(error).__name__}: {str(error)[:200]}"
+        ) from error
+    if logits.shape[:2] != ids.shape:
+        raise ModelUnsupported(
+            f"The model maps {ids.shape[1]} tokens to logits of shape {tuple(logits.shape)}, not "
+            "to one row of logits per token."
+        )
+    if not bool(logits.isfinite().all()):
+        raise ModelUnsupported("The model's logits are not finite on ordinary tokens.")
+    return logits
+
+
+def _changed(model: PreTrainedModel, ids: Tensor, columns: slice) -> Tensor:
+    vocabulary = int(_embedding(model).shape[0])
+    low = min(3, vocabulary - 1)
+    other = ids.clone()
+    other[:, columns] = (other[:, columns] - low + 1) % max(vocabulary - low, 1) + low
+    return other
+
+
+def _refuse_not_causal(
+    model: PreTrainedModel, ids: Tensor, logits: Tensor, tolerance: float
+) -> None:
+    moved = _logits(model, _changed(model, ids, slice(-1, None)))
+    leak = difference(moved[:, :-1], logits[:, :-1])
+    if leak > tolerance / 10:  # rounding alone stays two orders below a small encoder's leak
+        raise ModelUnsupported(
+            f"The model is not causal: changing the last token moves earlier logits by {leak:.1e} "
+            "of their size (an encoder or a prefix model)."
+        )
+
+
+def _influence_only(
+    layers: int,
+    *reasons: str,
+    cores: int = 0,
+    sites: Sequence[Site] = (),
+    other_mixers: bool = False,
+) -> Instrumentation:
+    return Instrumentation(
+        level="influence_only",
+        sites=(),
+        block="unknown",
+        capture="none",
+        reasons=tuple(reasons),
+        warnings=(),
+        attention_layers=len(sites) or min(cores, layers),
+        layers=layers,
+        cores=cores,
+        other_mixers=other_mixers,
+    )
+
+
+def _full(
+    model: PreTrainedModel, ids: Tensor, logits: Tensor, found: recipe.Recipe, layers: int
+) -> Instrumentation:
+    sites = found.sites
+    blocks = {site.block for site in sites}
+    warnings = []
+    mixed = _other_mixers(model, ids, sites)
+    if layers > len(sites):
+        warnings.append(
+            f"hybrid: softmax attention in {len(sites)} of {layers} layers; the predictions leave "
+            "out what the others mix"
+        )
+    elif mixed:
+        warnings.append(
+            "other paths between positions than softmax attention (state space, convolution); the "
+            "predictions leave them out"
+        )
+    if any(len(site.cores) > 1 for site in sites):
+        warnings.append("several softmax maps feed one update; they count as separate heads")
+    return Instrumentation(
+        level="full",
+        sites=sites,
+        block=blocks.pop() if len(blocks) == 1 else "mixed",
+        capture="none",
+        reasons=(),
+        warnings=tuple(warnings),
+        attention_layers=len(sites),
+        layers=layers,
+        cores=found.cores,
+        other_mixers=mixed,
+    )
+
+
+def _other_mixers(model: PreTrainedModel, ids: Tensor, sites: Sequence[Site]) -> bool:
+    """With every attention update silenced, do earlier tokens still reach the last logits?"""
+    with silenced(model, sites):
+        still = _logits(model, ids)[:, -1]
+        moved = _logits(model, _changed(model, ids, slice(None, -1)))[:, -1]
+    return difference(moved, still) > tolerance_of(model) / 20
+
+
+@contextmanager
+def silenced(model: nn.Module, sites: Sequence[Site]) -> Iterator[None]:
+    """Replace every attention update by zeros."""
+    handles: list[Any] = []
+    for tap in {site.update for site in sites}:
+        module = model.get_submodule(tap.path)
+        if tap.side == "output":
+            handles.append(
+                module.register_forward_hook(lambda _m, _a, out, tap=tap: _zeroed(out, tap))
+            )
+        else:
+            handles.append(
+                module.register_forward_pre_hook(
+                    lambda _m, args, kwargs, tap=tap: _zeroed_input(args, kwargs, tap),
+                    with_kwargs=True,
+                )
+            )
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _zeroed(output: Any, tap: Tap) -> Any:
+    if tap.key is None:
+        return torch.zeros_like(output)
+    return type(output)(
+        torch.zeros_like(value) if index == tap.key else value for index, value in enumerate(output)
+    )
+
+
+def _zeroed_input(args: Any, kwargs: dict[str, Any], tap: Tap) -> tuple[Any, dict[str, Any]]:
+    if isinstance(tap.key, int):
+        return tuple(
+            torch.zeros_like(value) if index == tap.key else value
+            for index, value in enumerate(args)
+        ), kwargs
+    return args, {**kwargs, str(tap.key): torch.zeros_like(kwargs[str(tap.key)])}

@@ -1,0 +1,153 @@
+"""Where to read the residual stream and an attention branch's update with plain module hooks.
+
+A `Site` is one residual addition ``stream + update`` fed by softmax attention. Its two `Tap`s say
+which module's input or output carries each side, and by which factor the tensor found there is
+multiplied before it is added. Paths are those of ``model.named_modules()``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Tap:
+    """One tensor, as a module hook sees it.
+
+    ``coefficient`` times the tensor is what enters the sum. A module that runs several times in one
+    forward pass (looped or shared layers) carries a different tensor each time: ``call`` counts
+    from 0, ``calls`` is how often the module runs in one pass.
+    """
+
+    path: str
+    side: Literal["input", "output"]
+    key: int | str | None
+    coefficient: float
+    call: int = 0
+    calls: int = 1
+
+    def select(self, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> Tensor:
+        """Pick the tensor out of a module's arguments or result."""
+        if self.side == "input":
+            found = args[self.key] if isinstance(self.key, int) else kwargs[str(self.key)]
+        else:
+            found = output if self.key is None else output[self.key]
+        assert isinstance(found, Tensor)
+        return found
+
+
+@dataclass(frozen=True)
+class Site:
+    """One attention branch: ``stream + update`` is the residual stream behind it.
+
+    ``cores`` are the numbers, in order of execution, of the softmax operations that feed the
+    update: one, except in differential attention.
+    """
+
+    update: Tap
+    stream: Tap
+    cores: tuple[int, ...] = (0,)
+    block: Literal["sequential", "parallel"] = "sequential"
+
+
+def recomputing() -> bool:
+    """Whether autograd runs a checkpointed forward again: what it shows was seen before."""
+    return torch._C._current_graph_task_id() != -1  # no public name for it
+
+
+OnSite = Callable[[int, Tensor, Tensor], None]
+
+
+@dataclass
+class SiteReader(AbstractContextManager["SiteReader"]):
+    """Calls ``on_site(index, update, stream)`` at every site of every forward pass.
+
+    The tensors are as the hooks find them, detached, in any shape whose last axis is the width;
+    multiply them (or their norms) by ``sites[index].update.coefficient`` and by the stream's.
+    Passes that gradient checkpointing repeats are not reported again.
+    """
+
+    model: nn.Module
+    sites: Sequence[Site]
+    on_site: OnSite
+    _handles: list[Any] = field(default_factory=list, init=False)
+    _pending: dict[int, dict[str, Tensor]] = field(default_factory=dict, init=False)
+    _seen: Counter[tuple[str, str]] = field(default_factory=Counter, init=False)
+
+    def start_batch(self) -> None:
+        """Forget a pass that was broken off half-way."""
+        self._pending.clear()
+        self._seen.clear()
+
+    def __enter__(self) -> SiteReader:
+        self.start_batch()
+        for (path, side), taps in self._by_module().items():
+            module = self.model.get_submodule(path)
+            if side == "input":
+                handle = module.register_forward_pre_hook(
+                    lambda _m, args, kwargs, key=(path, side), taps=taps: self._read(
+                        key, taps, args, kwargs, None
+                    ),
+                    with_kwargs=True,
+                )
+            else:
+                handle = module.register_forward_hook(
+                    lambda _m, _a, output, key=(path, side), taps=taps: self._read(
+                        key, taps, (), {}, output
+                    )
+                )
+            self._handles.append(handle)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _by_module(self) -> dict[tuple[str, str], list[tuple[int, str, Tap]]]:
+        grouped: dict[tuple[str, str], list[tuple[int, str, Tap]]] = {}
+        for index, role, tap in _taps(self.sites):
+            grouped.setdefault((tap.path, tap.side), []).append((index, role, tap))
+        return grouped
+
+    def _read(
+        self,
+        key: tuple[str, str],
+        taps: list[tuple[int, str, Tap]],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        output: Any,
+    ) -> None:
+        if recomputing():
+            return
+        call = self._seen[key] % taps[0][2].calls
+        self._seen[key] += 1
+        for index, role, tap in taps:
+            if tap.call == call:
+                self._got(index, role, tap.select(args, kwargs, output).detach())
+
+    def _got(self, index: int, role: str, tensor: Tensor) -> None:
+        both = self._pending.setdefault(index, {})
+        both[role] = tensor
+        if len(both) == 2:
+            del self._pending[index]
+            self.on_site(index, both["update"], both["stream"])
+
+
+def _taps(sites: Sequence[Site]) -> Iterator[tuple[int, str, Tap]]:
+    for index, site in enumerate(sites):
+        yield index, "update", site.update
+        yield index, "stream", site.stream
