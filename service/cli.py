@@ -89,7 +89,7 @@ def profile(
 
 @app.command()
 def rollout(
-    request: Annotated[str, typer.Argument(help='Request as JSON, e.g. \'{"layers": 32}\'.')],
+    request: Annotated[str, typer.Argument(help="Request as JSON, e.g. '{\"layers\": 32}'.")],
     server: Server = None,
     key: Key = None,
 ) -> None:
@@ -146,7 +146,7 @@ def gateway() -> None:
 @app.command()
 def worker() -> None:
     """Run one worker."""
-    os.execv(sys.executable, [sys.executable, "-m", "workers"])  # noqa: S606
+    os.execv(sys.executable, [sys.executable, "-m", "workers"])
 
 
 def main() -> None:

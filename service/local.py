@@ -99,7 +99,7 @@ class Stack:
         self._exits.close()
 
     def supervise(self, pause: float = 1.0) -> None:
-        """Start again whatever ends, until interrupted; a worker may end itself on a broken device."""
+        """Start again whatever ends, until interrupted: a worker ends itself on a broken device."""
         while True:
             time.sleep(pause)
             for name, child in list(self._children.items()):
@@ -135,7 +135,9 @@ class Stack:
                 if httpx.get(f"{self.url}/readyz", timeout=2.0).status_code == httpx.codes.OK:
                     return
             time.sleep(0.1)
-        raise StackError(f"the service was not ready after {_READY_SECONDS:.0f} s; see {self._logs}")
+        raise StackError(
+            f"the service was not ready after {_READY_SECONDS:.0f} s; see {self._logs}"
+        )
 
     def _stop_children(self) -> None:
         for child in self._children.values():

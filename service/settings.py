@@ -127,7 +127,7 @@ class Settings(BaseSettings):
         return f"unix://{self.socket_path}"
 
     def environment(self) -> dict[str, str]:
-        """These settings as environment variables: a child process that gets them is configured alike."""
+        """These settings as environment variables, to configure a child process alike."""
         values = {name: getattr(self, name) for name in self.model_fields_set}
         return {
             f"LACUNA_{name.upper()}": _as_text(value)

@@ -76,7 +76,7 @@ def imports(path: Path, *, top_level_only: bool = False) -> Iterator[str]:
 
 
 def ours(name: str) -> bool:
-    return name.split(".")[0] in {"service", "workers"}
+    return name.split(".", maxsplit=1)[0] in {"service", "workers"}
 
 
 def below(name: str, floors: set[str]) -> bool:

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from service.contract.base import Wire
 
-# A hub id is `name` or `owner/name`; `local:` and `demo:` are ours. A path never matches: no leading
-# slash or dot, no "..", no percent sign, at most one slash.
+# A hub id is `name` or `owner/name`; `local:`, `demo:` and `preset:` are ours. A path never matches:
+# no leading slash or dot, no "..", no percent sign, at most one slash.
 _SEGMENT = r"[A-Za-z0-9][A-Za-z0-9_\-]*(?:\.[A-Za-z0-9_\-]+)*"
 MODEL_ID_PATTERN = rf"^(?:(?:local|demo|preset):{_SEGMENT}|{_SEGMENT}(?:/{_SEGMENT})?)$"
-ModelId = Annotated[str, Field(min_length=1, max_length=160, pattern=MODEL_ID_PATTERN)]
+
+
+def _is_a_name(value: str) -> str:
+    if value.lower() in {"none", "null", "undefined"}:
+        raise ValueError(f"{value!r} is what an unset variable prints, not a model")
+    return value
+
+
+ModelId = Annotated[
+    str,
+    Field(min_length=1, max_length=160, pattern=MODEL_ID_PATTERN),
+    AfterValidator(_is_a_name),
+]
 
 PositionalEncoding = Literal[
     "rotary", "alibi", "learned", "sinusoidal", "relative", "none", "other"

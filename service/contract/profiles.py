@@ -36,7 +36,7 @@ PREDICTION_NAMES: tuple[PredictionName, ...] = (
 
 
 class Documents(Wire):
-    """What the model reads while it is measured. Every document has exactly `sequence_length` tokens."""
+    """What the model reads while measured; each document has exactly `sequence_length` tokens."""
 
     source: Literal["builtin", "random_tokens", "inline", "corpus"] = "builtin"
     count: int = Field(default=16, ge=1, le=MAX_DOCUMENTS)
@@ -67,7 +67,7 @@ class ProfileRequest(Wire):
     """What POST /v1/profiles takes; `model` alone is enough."""
 
     model: ModelId
-    """Hub id, `local:NAME`, `demo:NAME`, or `preset:NAME` (an architecture, random weights only)."""
+    """Hub id, `local:NAME`, `demo:NAME` or `preset:NAME` (an architecture; random weights only)."""
     revision: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_\-./]{0,127}$")
     weights: Literal["pretrained", "random"] = "pretrained"
     """`random` is the papers' step 0: the architecture before any training."""

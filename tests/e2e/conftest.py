@@ -20,9 +20,7 @@ def save_tiny_llama(folder: Path, *, layers: int = 2) -> None:
     vocabulary = {token: index for index, token in enumerate(["<s>", "</s>", *alphabet])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>"
-    )
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
     wrapped.save_pretrained(folder)
     config = LlamaConfig(
         vocab_size=len(vocabulary),

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from service.settings import Settings
+
+KEY = "a-key-of-sixteen-or-more"
+
+
+def test_loopback_needs_no_keys() -> None:
+    assert Settings().api_keys == ()
+
+
+def test_another_address_needs_keys_or_a_word() -> None:
+    with pytest.raises(ValidationError, match="LACUNA_API_KEYS"):
+        Settings(host="0.0.0.0")
+    assert Settings(host="0.0.0.0", api_keys=(KEY,)).api_keys == (KEY,)
+    assert Settings(host="0.0.0.0", allow_anonymous=True).allow_anonymous
+
+
+@pytest.mark.parametrize("key", ["changeme", "short"])
+def test_placeholders_are_refused(key: str) -> None:
+    with pytest.raises(ValidationError, match="placeholder"):
+        Settings(api_keys=(key,))
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        Settings().port = 1  # type: ignore[misc]
+
+
+def test_a_child_with_the_same_environment_has_the_same_settings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings = Settings(
+        api_keys=(KEY, KEY + "2"), data_dir=tmp_path, redis_url="redis://:word@127.0.0.1/1",
+        allow_anonymous=True, allowed_models=("gpt2", "demo:*"), lease_seconds=3.5,
+    )  # fmt: skip
+    for name, value in settings.environment().items():
+        monkeypatch.setenv(name, value)
+    assert Settings() == settings
+
+
+def test_secrets_do_not_show() -> None:
+    settings = Settings(redis_url="redis://:hidden@127.0.0.1", hub_token="hidden")
+    assert "hidden" not in repr(settings)
