@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 
 from service.contract.base import Wire
 
-# A hub id is `name` or `owner/name`; `local:`, `demo:` and `preset:` are ours. A path never matches:
+# A hub id is `name` or `owner/name`; `local:`, `demo:`, `preset:` are ours. A path never matches:
 # no leading slash or dot, no "..", no percent sign, at most one slash.
 _SEGMENT = r"[A-Za-z0-9][A-Za-z0-9_\-]*(?:\.[A-Za-z0-9_\-]+)*"
 MODEL_ID_PATTERN = rf"^(?:(?:local|demo|preset):{_SEGMENT}|{_SEGMENT}(?:/{_SEGMENT})?)$"

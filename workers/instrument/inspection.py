@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from service.contract.errors import ModelUnsupported
 from workers.instrument import recipe
+from workers.instrument.capture import Capture, choose
 from workers.instrument.sites import Site, Tap
 from workers.instrument.tracker import track
 
@@ -38,7 +39,7 @@ class Instrumentation:
     level: Literal["full", "influence_only"]
     sites: tuple[Site, ...]
     block: Literal["sequential", "parallel", "mixed", "unknown"]
-    capture: Literal["interface", "sdpa", "softmax", "none"]
+    capture: Capture
     reasons: tuple[str, ...]
     warnings: tuple[str, ...]
     attention_layers: int
@@ -195,13 +196,22 @@ def _full(
             "other paths between positions than softmax attention (state space, convolution); the "
             "predictions leave them out"
         )
+    choice = choose(model, ids, logits, found.cores, tolerance_of(model))
+    if choice.capture == "none":
+        warnings.append(
+            "the attention weights cannot be watched without changing the model ("
+            + "; ".join(choice.rejected)
+            + "): no kernels, mixing only"
+        )
+    if choice.sinks:
+        warnings.append("attention sinks: the rows of the kernels sum to less than one")
     if any(len(site.cores) > 1 for site in sites):
         warnings.append("several softmax maps feed one update; they count as separate heads")
     return Instrumentation(
-        level="full",
+        level="full" if choice.capture != "none" else "influence_only",
         sites=sites,
         block=blocks.pop() if len(blocks) == 1 else "mixed",
-        capture="none",
+        capture=choice.capture,
         reasons=(),
         warnings=tuple(warnings),
         attention_layers=len(sites),

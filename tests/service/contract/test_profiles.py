@@ -17,7 +17,7 @@ def parse(**fields: Any) -> ProfileRequest:
 
 @pytest.mark.parametrize(
     "model",
-    ["", "a/b/c", "../x", "/etc", ".", "%2e%2e", "a\x00b", "x" * 300, "/tmp", "~", "a b", "local:../x",
+    ["", "a/b/c", "../x", "/etc", ".", "%2e%2e", "a\x00b", "x" * 300, "/tmp", "~", "a b",
      "local:a/b", "demo:", "http://x/y", "a..b", "-a", "None"],
 )  # fmt: skip
 def test_what_is_no_model_id_is_refused(model: str) -> None:

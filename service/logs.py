@@ -1,0 +1,118 @@
+"""Logs: one line per event, JSON or text, with the ids of the request and job at hand.
+
+Secrets never reach a line: what the roots register as secret is replaced wherever it would appear,
+in messages, fields and tracebacks alike.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+request_id: ContextVar[str] = ContextVar("request_id", default="")
+"""Id of the HTTP request being served, here or by the gateway that queued the job."""
+job_id: ContextVar[str] = ContextVar("job_id", default="")
+"""Id of the job being run."""
+
+_PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_MASK: Final = "[secret]"
+
+
+@contextmanager
+def context(*, request: str | None = None, job: str | None = None) -> Iterator[None]:
+    """Add ids to every line that is logged inside."""
+    tokens = []
+    if request is not None:
+        tokens.append((request_id, request_id.set(request)))
+    if job is not None:
+        tokens.append((job_id, job_id.set(job)))
+    try:
+        yield
+    finally:
+        for variable, token in reversed(tokens):
+            variable.reset(token)
+
+
+class _Formatter(logging.Formatter):
+    """Common to both formats: the fields of a line, without secrets."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        super().__init__()
+        # Short strings would mask half of every line, and aren't secrets worth the name.
+        self._secrets = tuple(sorted({s for s in secrets if len(s) >= 6}, key=len, reverse=True))
+
+    def masked(self, text: str) -> str:
+        """The text with every secret replaced."""
+        for secret in self._secrets:
+            text = text.replace(secret, _MASK)
+        return text
+
+    def fields(self, record: logging.LogRecord) -> dict[str, Any]:
+        """Everything about an event, in the order in which it is written."""
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        fields: dict[str, Any] = {
+            "time": moment.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for name, variable in (("request_id", request_id), ("job_id", job_id)):
+            if value := variable.get():
+                fields[name] = value
+        fields |= {k: v for k, v in vars(record).items() if k not in _PLAIN}
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return fields
+
+
+class JsonFormatter(_Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        # Escaping could hide a secret from the mask, so the mask works on the values.
+        fields = {
+            key: value if isinstance(value, int | float | None) else self.masked(str(value))
+            for key, value in self.fields(record).items()
+        }
+        return json.dumps(fields, ensure_ascii=False, default=str)
+
+
+class TextFormatter(_Formatter):
+    """For people: time, level, message, then the other fields as key=value."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, and the traceback below it."""
+        fields = self.fields(record)
+        trace = fields.pop("traceback", "")
+        head = f"{fields.pop('time')} {fields.pop('level'):7} {fields.pop('message')}"
+        rest = " ".join(f"{key}={value}" for key, value in fields.items())
+        return self.masked(f"{head}  {rest}" + (f"\n{trace}" if trace else ""))
+
+
+def configure(
+    level: Literal["debug", "info", "warning", "error"] = "info",
+    style: Literal["json", "text"] = "json",
+    secrets: Iterable[str] = (),
+) -> None:
+    """Send all logs to standard error in one format. Called by the roots alone.
+
+    Args:
+        level: the lowest level that is written.
+        style: JSON for machines or text for people.
+        secrets: strings that must never appear (keys, tokens, the password in the store's URL).
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter(secrets) if style == "json" else TextFormatter(secrets))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    # Libraries that tell of every request at level info.
+    for name in ("httpx", "httpcore", "filelock", "urllib3"):
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
