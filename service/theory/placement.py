@@ -1,0 +1,151 @@
+"""The best order of chunks in a prompt, given how much the model listens at each position.
+
+Chunk i with l_i tokens and relevance r_i at offset o has visibility
+v_i = (n / l_i) (F(o + l_i) - F(o)), F the cumulative influence at the prompt's own length
+(`calibration.cumulative`). Sought is the order with the largest sum of r_i v_i, the largest
+relevance-weighted mass, or the largest visibility of the worst-off of the top chunks.
+
+| case | method |
+|---|---|
+| equal lengths, no groups | rearrangement inequality: sort against slot densities, exact at any m |
+| up to 12 chunks | dynamic programming over subsets, exact |
+| more | outside-in construction and local search, with an upper bound |
+
+The parts: `placement_problem` (arrays and values), `placement_exact`, `placement_heuristic`,
+`placement_bound`, `placement_budget` (what to drop), `calibration` (F at another length).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from service.theory.placement_bound import upper_bound
+from service.theory.placement_exact import EXACT_LIMIT, equal_lengths, rearrange, subsets
+from service.theory.placement_heuristic import heuristic, zigzags
+from service.theory.placement_problem import F64, FREE, I64, Objective, Problem
+
+__all__ = [
+    "FREE",
+    "Baselines",
+    "Objective",
+    "Problem",
+    "Solution",
+    "baselines",
+    "nearest_to_given",
+    "place",
+    "upper_bound",
+]
+
+_EQUAL = 1 - 1e-12
+_CANDIDATES = 200
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """An order with its value and how far it can be from the best."""
+
+    order: I64
+    """Chunk at each place, shape [m]."""
+    value: float
+    upper_bound: float
+    """No order that keeps pins and groups is worth more; equals `value` when exact."""
+    method: Literal["exact", "heuristic"]
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """Values of the orders that people use, under the same pins and groups."""
+
+    given: float
+    relevance_first: float
+    zigzag: float
+    """The better of the two families of zigzag."""
+
+
+def place(problem: Problem) -> Solution:
+    """Best order of all chunks. Deterministic; equals keep the caller's order of preference.
+
+    Raises:
+        ValueError: no order satisfies the pins and groups.
+
+    >>> from service.theory.calibration import cumulative
+    >>> F = cumulative(np.array([3.0, 1.0, 1.0, 2.0]), 4)
+    >>> place(Problem(F, np.array([1, 1, 1, 1]), np.array([4.0, 3.0, 2.0, 1.0]))).order.tolist()
+    [0, 2, 3, 1]
+    """
+    given = np.arange(problem.size)
+    if problem.size == 0:
+        return Solution(given, 0.0, 0.0, "exact")
+    if problem.constrained:
+        given = problem.repair(given[None])[0]
+    exact = True
+    if equal_lengths(problem) and problem.groups is None:
+        order = given
+    elif problem.size <= EXACT_LIMIT:
+        order = subsets(problem)
+    else:
+        exact = False
+        order = heuristic(problem)
+    order = rearrange(problem, order)
+    if problem.score(given) >= problem.score(order) * _EQUAL:
+        order = rearrange(problem, given, ties_only=True)
+    value = problem.value(order)
+    bound = value if exact else max(value, upper_bound(problem))
+    return Solution(order, value, bound, "exact" if exact else "heuristic")
+
+
+def nearest_to_given(problem: Problem, solution: Solution, tolerance: float) -> Solution:
+    """The order that moves the fewest chunks, at a cost of at most `tolerance` of the value.
+
+    The k most relevant chunks take the places of the solution, all others fill the rest in the
+    caller's order; the least such k that is good enough is taken. For readers to whom the order
+    of the chunks itself means something.
+    """
+    size = problem.size
+    if size < 2:
+        return solution
+    counts = np.unique(np.linspace(0, size, min(size, _CANDIDATES) + 1).astype(np.int64))
+    candidates = np.empty((counts.size, size), dtype=np.int64)
+    rank = np.empty(size, dtype=np.int64)
+    rank[problem.ranking] = np.arange(size)
+    for row, count in enumerate(counts.tolist()):
+        moved = rank < count
+        places = moved[solution.order]
+        candidates[row, places] = solution.order[places]
+        candidates[row, ~places] = np.flatnonzero(~moved)
+    if problem.constrained:
+        candidates = problem.repair(candidates)
+    values = [problem.value(one) for one in candidates]
+    least = solution.value * (1 - tolerance) * _EQUAL
+    first = next((row for row, value in enumerate(values) if value >= least), None)
+    if first is None or candidates[first].tolist() == solution.order.tolist():
+        return solution
+    bound = solution.upper_bound
+    best = values[first] >= bound * _EQUAL
+    return Solution(
+        candidates[first],
+        values[first],
+        max(bound, values[first]),
+        "exact" if best else "heuristic",
+    )
+
+
+def baselines(problem: Problem) -> Baselines:
+    """What the given order, most relevant first and the zigzags of the usual reorderers reach."""
+    if problem.size == 0:
+        return Baselines(0.0, 0.0, 0.0)
+    orders = np.stack([np.arange(problem.size), problem.ranking, *zigzags(problem)])
+    if problem.constrained:
+        orders = problem.repair(orders)
+    given, first, one, other = _values(problem, orders)
+    return Baselines(given, first, max(one, other))
+
+
+def _values(problem: Problem, orders: I64) -> list[float]:
+    if problem.objective == "worst_case":
+        return [problem.value(order) for order in orders]
+    found: F64 = problem.scores(orders)
+    return [float(value) for value in found]

@@ -1,0 +1,166 @@
+"""Placement of more chunks than the exact program takes: build from the ends inwards, improve."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.theory.placement_exact import rearrange
+from service.theory.placement_problem import F64, FREE, I64, Problem
+
+STATES = 1_024
+"""Left lengths that the outside-in program tells apart; longer prompts share a state."""
+PAIRWISE_LIMIT = 40
+"""Chunks up to which every swap and every move is tried: m^3 numbers a step."""
+MAX_STEPS = 60
+
+
+def heuristic(problem: Problem) -> I64:
+    """A good order, shape [m]: never below either zigzag, deterministic.
+
+    Starts from the best of outside-in and the two zigzags (all of them repaired to keep pins and
+    groups), then improves it: all swaps and moves when m allows, else neighbours; then chunks of
+    equal length are sorted over their slots.
+    """
+    starts = problem.repair(np.stack([outside_in(problem), *zigzags(problem)]))
+    order: I64 = starts[int(np.argmax(problem.scores(starts)))]
+    search = _pairwise if problem.size <= PAIRWISE_LIMIT else _neighbours
+    score = problem.score(order)
+    for _ in range(MAX_STEPS):
+        order = rearrange(problem, search(problem, order))
+        improved = problem.score(order)
+        if improved <= score * (1 + 1e-12):
+            break
+        score = improved
+    return order
+
+
+def zigzags(problem: Problem) -> tuple[I64, I64]:
+    """What the usual reorderers do, by falling relevance: 0 2 4 .. 5 3 1, and its mirror's family
+    .. 4 2 0 with parity deciding who stands last (1 3 5 .. 4 2 0).
+    """
+    ranked = problem.ranking
+    inward = np.concatenate([ranked[0::2], ranked[1::2][::-1]])
+    return inward, np.concatenate([ranked[1::2], ranked[0::2][::-1]])
+
+
+def outside_in(problem: Problem) -> I64:
+    """Chunks in falling key go to the left or right end of the open gap; dynamic programming
+    over the length placed left decides which.
+
+    The key is relevance per token for visibility (exchanging neighbours i, j at o changes the
+    value by (r_i/l_i - r_j/l_j)(F(o+a) + F(o+b) - F(o) - F(o+a+b))), relevance for mass. For the
+    worst case the top chunks come first and the least of them is kept, then the sum breaks ties.
+    O(m min(n, STATES)).
+    """
+    F, weight, span, stride = problem.cumulative, problem.weight, problem.span, problem.stride
+    worst = problem.objective == "worst_case"
+    if worst:
+        ranked = np.lexsort((-weight, ~problem.is_top))
+        weight = np.where(problem.is_top, problem.scale, weight * problem.tie_break)
+    else:
+        ranked = np.argsort(-weight, kind="stable")
+    whole = int(stride.sum())
+    step = np.rint(stride * min(1.0, STATES / max(whole, 1))).astype(np.int64)
+    value = np.full(int(step.sum()) + 1, -np.inf)
+    left = np.zeros(value.size, dtype=np.int64)
+    value[0], used, placed = np.inf if worst else 0.0, 1, 0
+    went_left: list[NDArray[np.bool_]] = []
+    for place, i in enumerate(ranked.tolist()):
+        join = np.minimum if worst and place < problem.top else np.add
+        w, tokens, moves, k = float(weight[i]), int(span[i]), int(stride[i]), int(step[i])
+        at = problem.start + left[:used]
+        on_left = join(value[:used], w * (F[at + tokens] - F[at]))
+        at += whole - placed - moves
+        on_right = join(value[:used], w * (F[at + tokens] - F[at]))
+        value[:used] = on_right
+        target = value[k : used + k]
+        wins = on_left > target
+        moved = left[:used] + moves
+        target[wins] = on_left[wins]
+        left[k : used + k][wins] = moved[wins]
+        went_left.append(wins)
+        used, placed = used + k, placed + moves
+    return _walk_back(ranked, step, went_left, int(np.argmax(value)))
+
+
+def _walk_back(ranked: I64, step: I64, went_left: list[NDArray[np.bool_]], state: int) -> I64:
+    """The order behind a final state of `outside_in`."""
+    head: list[int] = []
+    tail: list[int] = []
+    for i, wins in zip(ranked[::-1].tolist(), reversed(went_left), strict=True):
+        before = state - int(step[i])
+        if 0 <= before < wins.size and wins[before]:
+            head.append(i)
+            state = before
+        else:
+            tail.append(i)
+    return np.array(head[::-1] + tail, dtype=np.int64)
+
+
+def _pairwise(problem: Problem, order: I64) -> I64:
+    """Steepest ascent over all swaps of two chunks and all moves of one."""
+    table = _moves(problem.size)
+    score = problem.score(order)
+    for _ in range(MAX_STEPS):
+        candidates = order[table]
+        if problem.constrained:
+            candidates = problem.repair(candidates)
+        scores = problem.scores(candidates)
+        best = int(np.argmax(scores))
+        if scores[best] <= score * (1 + 1e-12):
+            break
+        order, score = candidates[best], float(scores[best])
+    return order
+
+
+@lru_cache(maxsize=PAIRWISE_LIMIT + 1)
+def _moves(size: int) -> I64:
+    """Every swap of two places and every move of one to another, as permutations [B, m]."""
+    identity = np.arange(size)
+    found: list[I64] = []
+    for i in range(size):
+        for j in range(i + 1, size):
+            swapped = identity.copy()
+            swapped[[i, j]] = j, i
+            found.append(swapped)
+        rest = np.delete(identity, i)
+        found += [np.insert(rest, j, i) for j in range(size) if abs(i - j) > 1]
+    return np.array(found, dtype=np.int64).reshape(-1, size)
+
+
+def _neighbours(problem: Problem, order: I64) -> I64:
+    """Exchange neighbours, odd and even places in turn: O(m) a pass, all pairs at once.
+
+    The sum alone decides; a worst case that would fall is put back by the caller's comparison.
+    """
+    order = order.copy()
+    best, score = order.copy(), problem.score(order)
+    for turn in range(2 * MAX_STEPS):
+        first = np.arange(turn % 2, problem.size - 1, 2)
+        a, b = order[first], order[first + 1]
+        at = problem.offsets(order)[first]
+        gain = _pair(problem, b, a, at) - _pair(problem, a, b, at)
+        better = gain > 1e-12 * max(abs(score), 1e-300)
+        if problem.slots is not None:
+            better &= (problem.slots[a] == FREE) & (problem.slots[b] == FREE)
+        if problem.groups is not None:
+            better &= (problem.groups[a] != problem.groups[b]) | (problem.groups[a] == FREE)
+        order[first[better]], order[first[better] + 1] = b[better], a[better]
+        reached = problem.score(order)
+        if reached > score:
+            best, score = order.copy(), reached
+        elif turn % 2:
+            break
+    return best
+
+
+def _pair(problem: Problem, a: I64, b: I64, at: I64) -> F64:
+    """Value of chunks a then b, from offset `at`; shapes [P]."""
+    F = problem.cumulative
+    then = at + problem.stride[a]
+    on_a: F64 = problem.weight[a] * (F[at + problem.span[a]] - F[at])
+    on_b: F64 = problem.weight[b] * (F[then + problem.span[b]] - F[then])
+    return on_a + on_b

@@ -1,0 +1,153 @@
+"""One placement problem in arrays, and the value of an order. See `service.theory.placement`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+Objective = Literal["mean_visibility", "total_mass", "worst_case"]
+
+FREE = -1
+"""Marks a chunk that is not pinned to a slot, or belongs to no group."""
+TIE_BREAK = 1e-6
+"""Weight of mean visibility beside the worst case: decides only between equal worst cases."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Chunks 0..m-1 to be laid one after another into a prompt of n tokens.
+
+    Chunk i at offset o has visibility v_i(o) = n (F(o + l_i) - F(o)) / l_i, the mean density over
+    its tokens (1 = what a model that listens everywhere alike would give); a chunk of zero length
+    has the density at its point.
+    """
+
+    cumulative: F64
+    """F at token boundaries, shape [n + 2] as `calibration.cumulative` gives it."""
+    lengths: I64
+    """Tokens of each chunk, shape [m]."""
+    relevance: F64
+    """Non-negative, shape [m]."""
+    start: int = 0
+    """Tokens before the first chunk."""
+    separator: int = 0
+    """Tokens between neighbours."""
+    objective: Objective = "mean_visibility"
+    top: int = 3
+    """How many of the most relevant chunks `worst_case` looks at."""
+    slots: I64 | None = None
+    """Place of each pinned chunk in the order, or FREE, shape [m]."""
+    groups: I64 | None = None
+    """Group of each chunk, or FREE, shape [m]: members keep their index order."""
+
+    @cached_property
+    def size(self) -> int:
+        """Number of chunks m."""
+        return int(self.lengths.size)
+
+    @cached_property
+    def tokens(self) -> int:
+        """Length n of the prompt."""
+        return int(self.cumulative.size) - 2
+
+    @cached_property
+    def span(self) -> I64:
+        """Tokens over which a chunk's density is averaged: at least one."""
+        return np.maximum(self.lengths, 1)
+
+    @cached_property
+    def stride(self) -> I64:
+        """What a chunk moves its successor by."""
+        return self.lengths + self.separator
+
+    @cached_property
+    def scale(self) -> F64:
+        """Visibility per unit of mass: n / l."""
+        return self.tokens / self.span
+
+    @cached_property
+    def weight(self) -> F64:
+        """Value per unit of mass: r n / l for visibility, r for mass."""
+        if self.objective == "total_mass":
+            return np.where(self.lengths > 0, self.relevance, 0.0)
+        return self.relevance * self.scale
+
+    @cached_property
+    def ranking(self) -> I64:
+        """Chunks by falling relevance; equals in the caller's order."""
+        return np.argsort(-self.relevance, kind="stable")
+
+    @cached_property
+    def is_top(self) -> NDArray[np.bool_]:
+        """The chunks that `worst_case` looks at."""
+        result = np.zeros(self.size, dtype=bool)
+        result[self.ranking[: self.top]] = True
+        return result
+
+    @cached_property
+    def constrained(self) -> bool:
+        """Whether any chunk is pinned or belongs to a group."""
+        return self.slots is not None or self.groups is not None
+
+    @cached_property
+    def tie_break(self) -> float:
+        """What a unit of summed value counts beside the worst case."""
+        return TIE_BREAK / max(float(self.relevance.sum()), 1e-300)
+
+    def offsets(self, orders: I64) -> I64:
+        """Offset of the chunk at each place, shape of `orders` ([m] or [B, m])."""
+        strides = self.stride[orders]
+        ends: I64 = np.cumsum(strides, axis=-1)
+        return ends - strides + self.start
+
+    def visibilities(self, order: I64) -> F64:
+        """Visibility of each chunk, in the order's order."""
+        at = self.offsets(order)
+        mass = self.cumulative[at + self.span[order]] - self.cumulative[at]
+        seen: F64 = np.maximum(mass, 0.0) * self.scale[order]
+        return seen
+
+    def scores(self, orders: I64) -> F64:
+        """What the search maximises, for a batch of orders [B, m]: value, with ties broken."""
+        at = self.offsets(orders)
+        mass = self.cumulative[at + self.span[orders]] - self.cumulative[at]
+        total: F64 = (mass * self.weight[orders]).sum(axis=-1)
+        if self.objective != "worst_case":
+            return total
+        seen = np.where(self.is_top[orders], mass * self.scale[orders], np.inf)
+        least: F64 = seen.min(axis=-1)
+        return least + self.tie_break * total
+
+    def score(self, order: I64) -> float:
+        """`scores` of one order."""
+        return float(self.scores(order[None])[0]) if self.size else 0.0
+
+    def value(self, order: I64) -> float:
+        """The objective: sum of r v, sum of r mass, or the least visibility of the top chunks."""
+        if not self.size:
+            return 0.0
+        seen = self.visibilities(order)
+        if self.objective == "worst_case":
+            return float(seen[self.is_top[order]].min())
+        return float(seen @ (self.weight / self.scale)[order])
+
+    def repair(self, orders: I64) -> I64:
+        """Nearest orders that keep pins and groups; a copy, shape [B, m]."""
+        fixed = orders.copy()
+        rows = np.arange(len(fixed))
+        if self.slots is not None:
+            for chunk in np.flatnonzero(self.slots != FREE):
+                slot = int(self.slots[chunk])
+                fixed[rows, np.argmax(fixed == chunk, axis=1)] = fixed[:, slot]
+                fixed[:, slot] = chunk
+        if self.groups is not None:
+            of = self.groups[fixed]
+            for group in np.unique(self.groups[self.groups != FREE]):
+                fixed[of == group] = np.tile(np.flatnonzero(self.groups == group), len(fixed))
+        return fixed
