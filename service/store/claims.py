@@ -1,0 +1,170 @@
+"""The worker's side of the queue: claim, keep the lease, report the end.
+
+Every call but `claim` carries the lease's token, and does nothing when the lease has gone to
+another worker meanwhile. Calls raise redis-py's errors; `connection.is_outage` tells outages from
+mistakes.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import redis
+
+from service.contract.jobs import Failure
+from service.contract.models import WorkerModels
+from service.store import keys
+from service.store.connection import BLOCK_SECONDS
+from service.store.scripts import ROUTE, ScriptName, source
+
+Beat = Literal["ok", "cancel", "lost"]
+Settled = Literal["ok", "lost", "again"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A job that this worker holds, until its lease ends."""
+
+    job_id: str
+    token: str
+    request: bytes
+    attempt: int
+    trace: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished job leaves behind, each part as JSON bytes.
+
+    Attributes:
+        profile_id: content address of the resolved request.
+        body: a `ProfileBody`, byte-equal for equal ids.
+        envelope: a `ProfileEnvelope`.
+        summary: a `ProfileSummary`.
+    """
+
+    profile_id: str
+    body: bytes
+    envelope: bytes
+    summary: bytes
+
+
+class ClaimStore:
+    """The queue as a worker sees it.
+
+    Args:
+        client: a client that returns bytes (`connection.connect`).
+        name: this worker's name, unique among all.
+        queues: what it serves, in order of preference.
+        lease: seconds for which a claim holds without a beat.
+        max_attempts: deliveries after which a job fails as `worker_lost`.
+        job_ttl: seconds for which a finished job is remembered.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        *,
+        name: str,
+        queues: Sequence[keys.QueueName],
+        lease: float = 45.0,
+        max_attempts: int = 3,
+        job_ttl: float = 7 * 86_400.0,
+    ) -> None:
+        self.client = client
+        self.name = name
+        self.queues = tuple(queues)
+        self.lease = lease
+        self._lease_us = int(lease * 1e6)
+        self._max_attempts = max_attempts
+        self._ttl_ms = max(1, int(job_ttl * 1e3))
+
+    def _run(self, name: ScriptName, *arguments: str | bytes | int) -> Any:
+        script = self.client.register_script(source(name))
+        return script(keys=ROUTE, args=list(arguments))
+
+    def claim(self, *, block: float = BLOCK_SECONDS) -> Claim | None:
+        """Take the next job; block up to `block` seconds for one. One job, never more."""
+        if (claim := self._claim_now()) is not None or block <= 0:
+            return claim
+        names = [keys.wake(queue) for queue in self.queues]
+        if self.client.blpop(names, timeout=block) is None:
+            return None
+        return self._claim_now()
+
+    def _claim_now(self) -> Claim | None:
+        for queue in self.queues:
+            token = f"{self.name}/{secrets.token_hex(8)}"
+            reply = self._run("claim", queue, token, self.name, self._lease_us)
+            if reply:
+                job_id, request, attempt, trace = cast(list[bytes], reply)
+                return Claim(job_id.decode(), token, request, int(attempt), trace.decode())
+        return None
+
+    def beat(self, claim: Claim, progress: float, message: str) -> Beat:
+        """Renew the lease, report progress, and learn whether the job was lost or cancelled."""
+        arguments: list[str | int] = [self._lease_us, f"{progress:.4f}", message[:200]]
+        return cast(Beat, self._run("beat", claim.job_id, claim.token, *arguments).decode())
+
+    def _finish(self, claim: Claim, late: bool, *outcome: str | bytes) -> Settled:
+        head: list[str | int] = [claim.job_id, claim.token, self._ttl_ms, int(late)]
+        return cast(Settled, self._run("finish", *head, *outcome).decode())
+
+    def finish(self, claim: Claim, outcome: Outcome, *, late: bool = False) -> Settled:
+        """Write the profile (unless one stands under its id) and end the job, in one step.
+
+        Args:
+            claim: the lease under which the result was made.
+            outcome: the result.
+            late: the result was kept on disk while Redis was away: it also counts when the job
+                waits again, but not when another worker holds it.
+        """
+        model = str(json.loads(outcome.summary)["model"])
+        parts = (outcome.profile_id, outcome.body, outcome.envelope, outcome.summary, model)
+        return self._finish(claim, late, "done", *parts)
+
+    def fail(self, claim: Claim, failure: Failure) -> Settled:
+        """End the job with a reason."""
+        flag = "1" if failure.retryable else "0"
+        return self._finish(claim, False, "failed", failure.code, failure.detail, flag)
+
+    def cancelled(self, claim: Claim) -> Settled:
+        """End the job as cancelled; "again" when a new caller wants it after all."""
+        return self._finish(claim, False, "cancelled")
+
+    def release(self, claim: Claim) -> Settled:
+        """Give the job back: claimable at once, and not an attempt."""
+        return cast(Settled, self._run("release", claim.job_id, claim.token, self._ttl_ms).decode())
+
+    def expire(self) -> int:
+        """Requeue (or fail) the jobs whose leases ran out; returns how many.
+
+        Call it only when this process saw no outage for one lease and the server is up for one
+        lease (`uptime`): otherwise an outage makes every running job run twice.
+        """
+        return int(self._run("expire", self._max_attempts, self._ttl_ms))
+
+    def uptime(self) -> int:
+        """Seconds since the server started."""
+        return int(self.client.info("server")["uptime_in_seconds"])
+
+    def mend(self) -> int:
+        """Requeue jobs that are in no queue and under no lease; returns how many.
+
+        One process at a time does this; it reads every job once.
+        """
+        if not self.client.set(keys.HOUSEKEEPER, self.name, nx=True, ex=60):
+            return 0
+        mended = 0
+        for key in self.client.scan_iter(match=f"{keys.JOB}*", count=500):
+            mended += int(self._run("mend", key.decode().removeprefix(keys.JOB)))
+        return mended
+
+    def announce(self, facts: WorkerModels, ttl: float) -> None:
+        """Tell the gateways that this worker lives and what it offers; `ttl` 0 says goodbye."""
+        document = facts.model_dump_json().encode()
+        self._run("worker_beat", self.name, int(ttl * 1e3), document, *self.queues)

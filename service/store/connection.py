@@ -1,0 +1,110 @@
+"""Connections to Redis, and the translation of its failures into ours.
+
+Nothing connects on construction: a client connects on its first command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis.backoff import ExponentialBackoff, NoBackoff
+from redis.retry import Retry
+
+from service.contract.errors import StoreUnavailable
+
+BLOCK_SECONDS = 2.0
+"""How long an idle worker blocks on its queue; the worker's socket timeout is far above."""
+
+# First words of error replies that say "not now" rather than "you made a mistake".
+_AWAY = ("OOM", "MISCONF", "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "BUSY",
+         "TRYAGAIN")  # fmt: skip
+
+
+def connect_async(url: str) -> redis.asyncio.Redis:
+    """A client for the gateway: at most 32 shared connections, failing within seconds."""
+    pool = redis.asyncio.BlockingConnectionPool.from_url(
+        url,
+        max_connections=32,
+        timeout=5,
+        socket_timeout=3,
+        socket_connect_timeout=2,
+        health_check_interval=15,
+        retry=redis.asyncio.retry.Retry(NoBackoff(), 1),
+        decode_responses=False,
+    )
+    return redis.asyncio.Redis.from_pool(pool)
+
+
+def connect(url: str) -> redis.Redis:
+    """A client for a worker: patient, with a socket timeout well above `BLOCK_SECONDS`."""
+    return redis.Redis.from_url(
+        url,
+        socket_timeout=BLOCK_SECONDS + 8,
+        socket_connect_timeout=3,
+        health_check_interval=15,
+        retry=Retry(ExponentialBackoff(cap=2, base=0.1), 3),
+        decode_responses=False,
+    )
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether an error means that the store cannot serve us now, and may later."""
+    if isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError):
+        return True
+    return isinstance(error, redis.ResponseError) and str(error).startswith(_AWAY)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn an outage into `StoreUnavailable`; let our own mistakes through.
+
+    Raises:
+        StoreUnavailable: Redis is away, loading, read-only or out of memory.
+    """
+    try:
+        yield
+    except (redis.RedisError, OSError) as error:
+        if not is_outage(error):
+            raise
+        full = isinstance(error, redis.exceptions.OutOfMemoryError) or str(error).startswith("OOM")
+        detail = "the store is out of memory" if full else "the store does not answer"
+        raise StoreUnavailable(f"{detail}; try again shortly", retry_after=5.0) from error
+
+
+def policy_problem(info: Mapping[str, Any]) -> str | None:
+    """What is wrong with a server's eviction policy, if anything.
+
+    Args:
+        info: the answer to INFO.
+
+    Returns:
+        One sentence, or None when Redis never drops a key of ours by itself.
+    """
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    if not policy.startswith("allkeys"):
+        return None
+    return (
+        f"maxmemory-policy is {policy}: Redis would drop queued jobs under memory pressure; "
+        "set it to noeviction (LACUNA_EVICTION_POLICY_CHECK=warn starts all the same)"
+    )
+
+
+def durability_problem(info: Mapping[str, Any]) -> str | None:
+    """A warning when a restart of the server would lose the queue."""
+    if int(info.get("aof_enabled", 0)):
+        return None
+    return "appendonly is off: a restart of Redis loses every queued job; set appendonly yes"
+
+
+def refuse_eviction(info: Mapping[str, Any]) -> None:
+    """Refuse a server that evicts our keys.
+
+    Raises:
+        StoreUnavailable: the policy is one of `allkeys-*`.
+    """
+    if problem := policy_problem(info):
+        raise StoreUnavailable(problem)

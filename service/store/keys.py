@@ -1,0 +1,118 @@
+"""Every key that Lacuna keeps in Redis: its name, its type and its meaning.
+
+All names share the hash tag `{lacuna}`, so a Redis Cluster keeps them on one node and every script
+may touch any of them. The Lua scripts get these names from `lua_header`; none is spelt twice.
+
+    key                              type     meaning
+    {lacuna}:job:<id>                hash     one job (fields below); no TTL until it is terminal
+    {lacuna}:ready:<queue>           zset     waiting jobs by time of creation (µs): the queue
+    {lacuna}:ready:<queue>:hi        zset     the same with high priority; read first
+    {lacuna}:leased:<queue>          zset     running jobs by the end of their lease (µs)
+    {lacuna}:wake:<queue>            list     at most 64 tokens; idle workers block on it
+    {lacuna}:dead                    stream   jobs that lost their worker too often; bounded
+    {lacuna}:profile:<id>            hash     body, envelope, summary, model, size, created, pinned
+    {lacuna}:profile:<id>:jobs       set      jobs that ended in this profile
+    {lacuna}:profiles                zset     profile ids by creation (µs): the newest-first index
+    {lacuna}:profiles:used           zset     profile ids by last use (µs): what to evict first
+    {lacuna}:profiles:model:<model>  zset     the newest-first index of one model
+    {lacuna}:profiles:bytes          string   sum of the sizes of all profiles
+    {lacuna}:worker:<name>           string   JSON of what a live worker offers; has a TTL
+    {lacuna}:workers:<queue>         zset     a queue's workers by when they count as gone (µs)
+    {lacuna}:stats                   hash     counters and histograms since the store was created
+    {lacuna}:housekeeper             string   held by whoever reconciles now; has a TTL
+    {lacuna}:events                  channel  the id of each job whose state or progress changed
+
+Fields of a job: `state`, `queue`, `high`, `pinned`, `request` (JSON, dropped at the end: it may
+hold the caller's texts), `trace` (id of the HTTP request), `attempts`, `token` (fence: the lease's
+owner), `worker`, `progress`, `message`, `cancel`, `interest` (callers who still want it),
+`by:<owner>` (1 while that caller is interested, 0 afterwards), `created`, `started`, `finished`,
+`code`, `detail`, `retryable` (why it failed), `profile` (the result's id). All times are
+microseconds since 1970 by the server's clock.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+QueueName = Literal["cpu", "gpu"]
+QUEUES: Final[tuple[QueueName, ...]] = ("gpu", "cpu")
+
+PREFIX: Final = "{lacuna}"
+JOB: Final = f"{PREFIX}:job:"
+READY: Final = f"{PREFIX}:ready:"
+LEASED: Final = f"{PREFIX}:leased:"
+WAKE: Final = f"{PREFIX}:wake:"
+DEAD: Final = f"{PREFIX}:dead"
+PROFILE: Final = f"{PREFIX}:profile:"
+PROFILES: Final = f"{PREFIX}:profiles"
+PROFILES_USED: Final = f"{PREFIX}:profiles:used"
+PROFILES_MODEL: Final = f"{PREFIX}:profiles:model:"
+PROFILES_BYTES: Final = f"{PREFIX}:profiles:bytes"
+WORKER: Final = f"{PREFIX}:worker:"
+WORKERS: Final = f"{PREFIX}:workers:"
+STATS: Final = f"{PREFIX}:stats"
+HOUSEKEEPER: Final = f"{PREFIX}:housekeeper"
+EVENTS: Final = f"{PREFIX}:events"
+
+HIGH: Final = ":hi"
+JOBS_OF: Final = ":jobs"
+DEAD_LETTERS: Final = 1_000
+WAKE_TOKENS: Final = 64
+
+WAIT_BUCKETS: Final[tuple[float, ...]] = (0.01, 0.1, 0.5, 1, 5, 15, 60, 300, 1_800, 7_200)
+RUN_BUCKETS: Final[tuple[float, ...]] = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1_800, 7_200)
+"""Upper bounds of the histograms of waiting and of running, in seconds."""
+
+
+def job(job_id: str) -> str:
+    """Key of one job."""
+    return f"{JOB}{job_id}"
+
+
+def profile(profile_id: str) -> str:
+    """Key of one profile."""
+    return f"{PROFILE}{profile_id}"
+
+
+def ready(queue: QueueName, *, high: bool = False) -> str:
+    """Key of the waiting jobs of a queue."""
+    return f"{READY}{queue}{HIGH if high else ''}"
+
+
+def leased(queue: QueueName) -> str:
+    """Key of the running jobs of a queue."""
+    return f"{LEASED}{queue}"
+
+
+def wake(queue: QueueName) -> str:
+    """Key of the list on which a queue's idle workers block."""
+    return f"{WAKE}{queue}"
+
+
+def worker(name: str) -> str:
+    """Key of one worker's facts."""
+    return f"{WORKER}{name}"
+
+
+def workers(queue: QueueName) -> str:
+    """Key of the names of a queue's workers."""
+    return f"{WORKERS}{queue}"
+
+
+def lua_header() -> str:
+    """The names above as Lua locals; put in front of every script."""
+    names = {
+        name: value
+        for name, value in globals().items()
+        if name.isupper() and isinstance(value, str | int)
+    }
+    lines = [
+        f"local {name} = {value if isinstance(value, int) else repr(value)}"
+        for name, value in sorted(names.items())
+    ]
+    lines += [
+        f"local QUEUES = {{{', '.join(map(repr, QUEUES))}}}",
+        f"local WAIT_BUCKETS = {{{', '.join(map(str, WAIT_BUCKETS))}}}",
+        f"local RUN_BUCKETS = {{{', '.join(map(str, RUN_BUCKETS))}}}",
+    ]
+    return "\n".join(lines) + "\n"

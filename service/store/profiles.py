@@ -1,0 +1,165 @@
+"""Finished profiles: immutable, content-addressed, newest first."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import Any, cast
+
+import redis
+import redis.asyncio
+
+from service.contract.errors import InvalidRequest, ProfileNotFound
+from service.contract.profiles import ProfilePage, ProfileSummary
+from service.store import keys
+from service.store.connection import translated
+from service.store.scripts import ROUTE, source
+
+_PARTS = ("body", "envelope", "summary")
+_Rows = list[tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class StoredProfile:
+    """A profile as it lies in the store, each part as JSON bytes."""
+
+    body: bytes
+    envelope: bytes
+    summary: bytes
+
+
+def _stored(parts: list[bytes | None]) -> StoredProfile | None:
+    body, envelope, summary = parts
+    if body is None or envelope is None or summary is None:
+        return None
+    return StoredProfile(body, envelope, summary)
+
+
+def read_profile(client: redis.Redis, profile_id: str) -> StoredProfile | None:
+    """What a worker asks before it measures: is it there already?"""
+    return _stored(cast(list[bytes | None], client.hmget(keys.profile(profile_id), list(_PARTS))))
+
+
+def _cursor(score: int, profile_id: str) -> str:
+    return base64.urlsafe_b64encode(f"{score}:{profile_id}".encode()).decode().rstrip("=")
+
+
+def _position(cursor: str) -> tuple[int, str]:
+    try:
+        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
+        score, _, profile_id = text.partition(":")
+        return int(score), profile_id
+    except (binascii.Error, ValueError) as error:
+        raise InvalidRequest("not a cursor of this list", field="cursor") from error
+
+
+class ProfileStore:
+    """Profiles as the gateway sees them.
+
+    Args:
+        client: a client that returns bytes (`connection.connect_async`).
+        job_ttl: seconds for which the jobs of a deleted profile are still remembered.
+
+    Every method raises `StoreUnavailable` while Redis is away.
+    """
+
+    def __init__(self, client: redis.asyncio.Redis, *, job_ttl: float = 7 * 86_400.0) -> None:
+        self._client = client
+        self._ttl_ms = max(1, int(job_ttl * 1e3))
+
+    async def _run(self, name: Any, *arguments: str | int) -> Any:
+        with translated():
+            return await self._client.register_script(source(name))(
+                keys=ROUTE, args=list(arguments)
+            )
+
+    async def get(self, profile_id: str) -> StoredProfile | None:
+        """The profile, or None."""
+        with translated():
+            parts = await self._client.hmget(keys.profile(profile_id), list(_PARTS))
+        return _stored(cast(list[bytes | None], parts))
+
+    async def touch(self, profile_id: str) -> None:
+        """Note that a profile was used, so that others are evicted first. Call it sparingly."""
+        with translated():
+            now, _ = await self._client.time()
+            await self._client.zadd(keys.PROFILES_USED, {profile_id: now * 1_000_000}, xx=True)
+
+    async def list(
+        self, model: str | None = None, limit: int = 20, cursor: str | None = None
+    ) -> ProfilePage:
+        """Summaries, newest first.
+
+        Args:
+            model: only this model's.
+            limit: at most this many.
+            cursor: `next` of the page before.
+
+        Raises:
+            InvalidRequest: the cursor is not one of ours.
+        """
+        index = keys.PROFILES if model is None else f"{keys.PROFILES_MODEL}{model}"
+        with translated():
+            found = await self._after(index, limit + 1, cursor)
+            page = found[:limit]
+            pipe = self._client.pipeline(transaction=False)
+            for profile_id, _ in page:
+                pipe.hget(keys.profile(profile_id), "summary")
+            summaries = await pipe.execute()
+        items = [ProfileSummary.model_validate_json(s) for s in summaries if s is not None]
+        more = len(found) > limit
+        return ProfilePage(items=items, next=_cursor(page[-1][1], page[-1][0]) if more else None)
+
+    async def _after(self, index: str, limit: int, cursor: str | None) -> _Rows:
+        """The next ids with their times, in the order (newest, then largest id)."""
+        top: int | str = "+inf"
+        last = ""
+        if cursor is not None:
+            top, last = _position(cursor)
+        found: _Rows = []
+        offset = 0
+        while len(found) < limit:
+            reply = await self._client.zrevrangebyscore(
+                index, top, "-inf", start=offset, num=limit, withscores=True
+            )
+            rows = cast("list[tuple[bytes, float]]", reply)
+            if not rows:
+                break
+            offset += len(rows)
+            for member, score in rows:
+                # Only ids of the very same microsecond can lie on both sides of the cursor.
+                if int(score) != top or member.decode() < last:
+                    found.append((member.decode(), int(score)))
+        return found[:limit]
+
+    async def delete(self, profile_id: str) -> None:
+        """Forget a profile; asking for it again measures again.
+
+        Raises:
+            ProfileNotFound: there is none.
+        """
+        if not await self._run("profile_delete", profile_id, self._ttl_ms):
+            raise ProfileNotFound(f"no profile {profile_id}, or it was evicted")
+
+    async def pin(self, profile_id: str, pinned: bool) -> None:
+        """Keep a profile from eviction, or let it go again.
+
+        Raises:
+            ProfileNotFound: there is none.
+        """
+        with translated():
+            if not await self._client.exists(keys.profile(profile_id)):
+                raise ProfileNotFound(f"no profile {profile_id}, or it was evicted")
+            await self._client.hset(keys.profile(profile_id), "pinned", "1" if pinned else "0")
+
+    async def evict(self, *, ttl: float = 0.0, max_bytes: int = 0, limit: int = 100) -> int:
+        """Drop what was not used for `ttl` seconds, and the least recently used beyond `max_bytes`.
+
+        Zero means no such bound. Pinned profiles stay. Returns how many went, at most `limit`.
+        """
+        ids = await self._run("profile_evict", int(ttl * 1e6), max_bytes, limit)
+        gone = 0
+        for profile_id in ids:
+            gone += int(await self._run("profile_delete", profile_id.decode(), self._ttl_ms))
+        return gone

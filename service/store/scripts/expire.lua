@@ -1,0 +1,27 @@
+-- Leases that ran out: the job waits again, or fails when that happened too often.
+-- ARGV: max_attempts, job_ttl (ms). -> number of leases that had run out (at most 100 per queue).
+local at, found = now(), 0
+for _, queue in ipairs(QUEUES) do
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', LEASED .. queue, '-inf', int(at), 'LIMIT', 0, 100)) do
+    redis.call('ZREM', LEASED .. queue, id)
+    local key = JOB .. id
+    local f = redis.call('HMGET', key, 'state', 'attempts', 'worker', 'cancel')
+    if f[1] == 'running' then
+      found = found + 1
+      count('lost_leases')
+      if f[4] then
+        close(id, 'cancelled', at, ARGV[2])
+      elseif tonumber(f[2]) >= tonumber(ARGV[1]) then
+        local detail = 'lease expired ' .. f[2] .. ' times; last worker ' .. (f[3] or 'unknown')
+        redis.call('XADD', DEAD, 'MAXLEN', DEAD_LETTERS, '*', 'job', id, 'code', 'worker_lost',
+          'detail', detail, 'worker', f[3] or '', 'attempts', f[2])
+        count('dead')
+        fail(id, at, ARGV[2], 'worker_lost', detail, '1')
+      else
+        count('redeliveries')
+        enqueue(id)
+      end
+    end
+  end
+end
+return found

@@ -1,0 +1,158 @@
+"""One subscription per process, fanned out to every open wait.
+
+The scripts publish the id of each job that changed. The watcher reads a job once per change and
+hands it to all who wait for it, so a thousand waits cost one connection. Messages that were missed
+while Redis was away are made up for by reading every watched job again after reconnecting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+import redis
+import redis.asyncio
+
+from service.contract.errors import StoreUnavailable
+from service.contract.jobs import TERMINAL, Job
+from service.store import keys
+from service.store.connection import is_outage
+
+RECONNECT_SECONDS = 0.5
+SILENCE_SECONDS = 5.0
+"""After this long without a message the connection is tried; after as long again it is given up."""
+_READS = 16
+"""Jobs read at the same time after a burst of changes."""
+
+
+@dataclass(eq=False)
+class _Watch:
+    """One job that somebody waits for."""
+
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    watchers: int = 0
+    job: Job | None = None
+    version: int = 0
+    dirty: bool = False
+
+
+class Watcher:
+    """Hands changes of jobs to those who wait for them.
+
+    Args:
+        client: where the events are published.
+        read: reads one job; None when there is none.
+    """
+
+    def __init__(
+        self, client: redis.asyncio.Redis, read: Callable[[str], Awaitable[Job | None]]
+    ) -> None:
+        self._client = client
+        self._read = read
+        self._watches: dict[str, _Watch] = {}
+        self._listener: asyncio.Task[None] | None = None
+        self._readers: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(_READS)
+        self._subscribed = asyncio.Event()
+
+    async def wait(self, job_id: str, timeout: float) -> Job | None:
+        """The job at its end, or after `timeout` seconds; None when there is none."""
+        job = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                async for job in self.follow(job_id):
+                    if job.state in TERMINAL:
+                        return job
+                return None
+        return await self._read(job_id)
+
+    async def follow(self, job_id: str) -> AsyncIterator[Job]:
+        """The job now and after each change; ends when the job is gone.
+
+        Raises:
+            StoreUnavailable: Redis was away at the start; later outages are waited out.
+        """
+        watch = self._watches.setdefault(job_id, _Watch())
+        watch.watchers += 1
+        try:
+            self._listen()
+            with contextlib.suppress(TimeoutError):
+                # Read only once subscribed: a change between the two would be missed.
+                await asyncio.wait_for(self._subscribed.wait(), 2.0)
+            seen, job = watch.version, await self._read(job_id)
+            while job is not None:
+                yield job
+                while watch.version == seen:
+                    await watch.changed.wait()
+                seen, job = watch.version, watch.job
+        finally:
+            watch.watchers -= 1
+            if watch.watchers == 0:
+                self._watches.pop(job_id, None)
+
+    async def close(self) -> None:
+        """Stop listening."""
+        tasks = [*self._readers, *([self._listener] if self._listener else [])]
+        self._listener = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _listen(self) -> None:
+        if self._listener is None or self._listener.done():
+            self._listener = asyncio.create_task(self._run(), name="job events")
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with self._client.pubsub(ignore_subscribe_messages=False) as channel:
+                    await channel.subscribe(keys.EVENTS)
+                    await self._relay(channel)
+            except (redis.RedisError, OSError) as error:
+                if not is_outage(error):
+                    raise
+            self._subscribed.clear()
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+    async def _relay(self, channel: redis.asyncio.client.PubSub) -> None:
+        pinged = False
+        while True:
+            message = await channel.get_message(timeout=SILENCE_SECONDS)
+            if message is None:
+                if pinged:
+                    raise redis.ConnectionError("the subscription is silent")
+                await channel.ping()
+                pinged = True
+                continue
+            pinged = False
+            if message["type"] == "subscribe":
+                self._subscribed.set()
+                for job_id in list(self._watches):
+                    self._refresh(job_id)
+            elif message["type"] == "message":
+                self._refresh(message["data"].decode())
+
+    def _refresh(self, job_id: str) -> None:
+        """Read a watched job, once for any number of changes that arrive meanwhile."""
+        watch = self._watches.get(job_id)
+        if watch is None or watch.dirty:
+            return
+        watch.dirty = True
+        task = asyncio.create_task(self._deliver(job_id, watch))
+        self._readers.add(task)
+        task.add_done_callback(self._readers.discard)
+
+    async def _deliver(self, job_id: str, watch: _Watch) -> None:
+        while watch.watchers > 0:
+            async with self._slots:
+                watch.dirty = False
+                with contextlib.suppress(StoreUnavailable):
+                    watch.job = await self._read(job_id)
+                    watch.version += 1
+                    watch.changed.set()
+                    watch.changed = asyncio.Event()
+                    return
+            watch.dirty = True
+            await asyncio.sleep(RECONNECT_SECONDS)
