@@ -1,1 +1,6 @@
-"""What the model reads while it is measured."""
+"""What a model reads while it is measured: documents of exactly n tokens, never padded."""
+
+from workers.documents.build import build
+from workers.documents.document_set import DocumentSet
+
+__all__ = ["DocumentSet", "build"]

@@ -1,0 +1,104 @@
+"""From the request's `documents` to token ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from service.contract.errors import DocumentsUnusable
+from service.contract.profiles import Documents
+from workers.documents import builtin, corpus, inline, random_tokens
+from workers.documents.document_set import DocumentSet
+from workers.documents.tokens import Policy, encode, policy
+from workers.models.facts import vocabulary
+from workers.models.loaded import LoadedModel
+
+_NO_SPECIALS = Policy((), (), leading_bos=False)
+
+
+def build(
+    spec: Documents, loaded: LoadedModel, length: int, seed: int, *, corpus_dir: Path | None = None
+) -> DocumentSet:
+    """Documents of exactly `length` tokens for this model's tokenizer.
+
+    Every document is what the tokenizer makes of a text by its own policy: a BOS token leads if,
+    and only if, the tokenizer puts one there. Texts that are too short are left out, never padded;
+    with fewer documents than asked for, those there are get used, and a warning says so.
+
+    Args:
+        spec: the request's `documents`.
+        loaded: the model; without a tokenizer (presets) built-in text gives way to random tokens.
+        length: n, at least 1.
+        seed: of random tokens.
+        corpus_dir: the operator's corpora, for source `corpus`.
+
+    Raises:
+        DocumentsUnusable: no document reaches the length.
+    """
+    source, notes = _source(spec, loaded)
+    rules = _NO_SPECIALS if loaded.tokenizer is None else policy(loaded.tokenizer)
+    room = rules.room(length)
+    if room < 0:
+        raise DocumentsUnusable(
+            f"`sequence_length`: {length} tokens have no room beside the tokenizer's own "
+            f"{length - room} special tokens",
+            field="sequence_length",
+        )
+    if room == 0:  # nothing but special tokens: one document says it all
+        bodies: list[list[int]] = [[]]
+        more: tuple[str, ...] = ()
+    else:
+        bodies, more = _bodies(source, spec, loaded, room, seed, corpus_dir)
+    notes += more
+    if not bodies:
+        raise DocumentsUnusable(
+            f"`documents`: no text has {length} tokens or more", field="documents"
+        )
+    if source != "inline" and len(bodies) < spec.count:
+        notes += (f"{len(bodies)} documents of {length} tokens instead of {spec.count}: "
+                  "the text has no more",)  # fmt: skip
+    ids = torch.tensor([rules.wrap(body) for body in bodies], dtype=torch.int64)
+    _check_vocabulary(ids, loaded)
+    return DocumentSet(ids, rules.leading_bos, source, notes)
+
+
+def _source(spec: Documents, loaded: LoadedModel) -> tuple[str, tuple[str, ...]]:
+    if loaded.tokenizer is not None or spec.source == "random_tokens":
+        return spec.source, ()
+    if spec.source == "builtin":
+        return "random_tokens", (f"{loaded.id} has no tokenizer: random tokens were read",)
+    raise DocumentsUnusable(
+        f"`documents.source`: {loaded.id} has no tokenizer and can read random_tokens only",
+        field="documents.source",
+    )
+
+
+def _bodies(
+    source: str,
+    spec: Documents,
+    loaded: LoadedModel,
+    room: int,
+    seed: int,
+    corpus_dir: Path | None,
+) -> tuple[list[list[int]], tuple[str, ...]]:
+    tokenizer, count = loaded.tokenizer, spec.count
+    if source == "random_tokens":
+        size = vocabulary(loaded.model)
+        return random_tokens.pieces(tokenizer, size, room, count, seed), ()
+    if source == "inline":
+        return inline.pieces(tokenizer, list(spec.texts or ()), room, count)
+    if source == "corpus":
+        folder = corpus.find(str(spec.name), corpus_dir)
+        return corpus.pieces(tokenizer, folder, room, count), ()
+    return builtin.pieces(encode(tokenizer, builtin.text()), room, count), ()
+
+
+def _check_vocabulary(ids: torch.Tensor, loaded: LoadedModel) -> None:
+    """A tokenizer with added tokens may name rows that the embedding table lacks."""
+    if int(ids.max()) >= vocabulary(loaded.model):
+        raise DocumentsUnusable(
+            f"`documents`: the tokenizer of {loaded.id} gives token {int(ids.max())}, its "
+            f"embedding table has {vocabulary(loaded.model)} rows",
+            field="documents",
+        )

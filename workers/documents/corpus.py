@@ -1,0 +1,109 @@
+"""A folder of texts below the operator's corpus folder: .txt, .jsonl and .parquet files.
+
+A .txt file is one text; every line of a .jsonl file and every row of a .parquet file is one, in
+the field or column `text`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from service.contract.errors import DocumentsUnusable
+from workers.documents.tokens import encode_beginning
+
+_SUFFIXES = (".txt", ".jsonl", ".parquet")
+
+
+def find(name: str, corpus_dir: Path | None) -> Path:
+    """Folder of a corpus, symlinks resolved.
+
+    Raises:
+        DocumentsUnusable: corpora are switched off, or the name leads to no folder below.
+    """
+    if corpus_dir is None:
+        raise DocumentsUnusable(
+            "`documents.name`: this worker has no corpora (LACUNA_CORPUS_DIR is not set)",
+            field="documents.name",
+        )
+    root = corpus_dir.resolve()
+    folder = (root / name).resolve()
+    if not folder.is_relative_to(root) or folder == root or not folder.is_dir():
+        raise DocumentsUnusable(
+            f"`documents.name`: no corpus is named {name!r}", field="documents.name"
+        )
+    return folder
+
+
+def pieces(tokenizer: Any, folder: Path, room: int, count: int) -> list[list[int]]:
+    """At most `count` pieces of `room` tokens: the first of every text, then the second, ...
+
+    Files are read in order of their names, and only as far as needed: as soon as `count` texts are
+    long enough, their beginnings are the documents.
+
+    Raises:
+        DocumentsUnusable: a file cannot be read, or its kind needs a package that is missing.
+    """
+    by_text: list[list[list[int]]] = []
+    for text in _texts(folder):
+        ids = encode_beginning(tokenizer, text, room * count)
+        parts = [ids[i * room : (i + 1) * room] for i in range(min(len(ids) // room, count))]
+        if parts:
+            by_text.append(parts)
+        if len(by_text) == count:
+            break
+    rounds = max((len(parts) for parts in by_text), default=0)
+    in_turn = [parts[turn] for turn in range(rounds) for parts in by_text if turn < len(parts)]
+    return in_turn[:count]
+
+
+def _texts(folder: Path) -> Iterator[str]:
+    root = folder.parent.resolve()
+    for path in sorted(folder.rglob("*")):
+        if path.suffix not in _SUFFIXES or not path.is_file():
+            continue
+        if not path.resolve().is_relative_to(root):  # a link that leads outside
+            continue
+        if path.suffix == ".txt":
+            yield path.read_text("utf-8", errors="replace")
+        elif path.suffix == ".jsonl":
+            yield from _jsonl(path)
+        else:
+            yield from _parquet(path)
+
+
+def _jsonl(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except ValueError as error:
+                raise _unusable(f"line {number} of {path.name} is no JSON") from error
+            if not isinstance(record, dict) or not isinstance(record.get("text"), str):
+                raise _unusable(f"line {number} of {path.name} has no string field `text`")
+            yield record["text"]
+
+
+def _parquet(path: Path) -> Iterator[str]:
+    try:
+        pyarrow: Any = importlib.import_module("pyarrow")
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise _unusable(f"{path.name} needs the Python package pyarrow on the worker") from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            if "text" not in file.schema_arrow.names:
+                raise _unusable(f"{path.name} has no column `text`")
+            for batch in file.iter_batches(batch_size=64, columns=["text"]):
+                yield from (text for text in batch.column(0).to_pylist() if isinstance(text, str))
+    except (pyarrow.ArrowException, OSError) as error:
+        raise _unusable(f"{path.name} is no readable Parquet file") from error
+
+
+def _unusable(what: str) -> DocumentsUnusable:
+    return DocumentsUnusable(f"`documents`: {what}", field="documents")

@@ -1,0 +1,88 @@
+"""Models that stay in memory between jobs, least recently used out first."""
+
+from __future__ import annotations
+
+import gc
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+import torch
+
+from service.contract.errors import OutOfMemory
+from service.contract.profiles import ProfileRequest
+from workers.models import loading, sources
+from workers.models.facts import check_length
+from workers.models.loaded import LoadedModel
+from workers.models.options import LoadOptions
+
+_Key = tuple[str, str, str, int | None, torch.dtype]
+
+
+@dataclass
+class ModelCache:
+    """Keeps models while their weights together stay below `options.cache_bytes`.
+
+    The model asked for last always stays, however large. Nobody but the cache may keep a model
+    beyond its job, else its memory is not given back. One thread uses it.
+    """
+
+    options: LoadOptions
+    _held: OrderedDict[_Key, LoadedModel] = field(default_factory=OrderedDict, init=False)
+
+    def get(self, request: ProfileRequest) -> LoadedModel:
+        """The request's model, warm or loaded now. A floating revision is resolved each time.
+
+        Raises:
+            What `loading.load` raises.
+        """
+        resolved = sources.resolve(request, self.options)
+        key = self._key(request, resolved)
+        loaded = self._held.pop(key, None)
+        if loaded is None:
+            source = sources.fetch(resolved, self.options)
+            loaded = self._build(source, request)
+        else:
+            check_length(loaded.id, loaded.text_config, request.sequence_length)
+        self._held[key] = loaded
+        self._shrink(keep=1)
+        return loaded
+
+    def warm(self) -> list[str]:
+        """Ids of the models in memory, least recently used first, each once."""
+        return list(dict.fromkeys(loaded.id for loaded in self._held.values()))
+
+    def clear(self) -> None:
+        """Drop every model."""
+        self._held.clear()
+        self._release()
+
+    def _key(self, request: ProfileRequest, resolved: sources.Resolved) -> _Key:
+        seed = None if resolved.pretrained else request.seed
+        dtype = loading.dtype_of(request, loading.device_of(self.options))
+        return (resolved.model, resolved.revision, request.weights, seed, dtype)
+
+    def _build(self, source: sources.Source, request: ProfileRequest) -> LoadedModel:
+        """Load, at the expense of the warm models if there is no room beside them."""
+        try:
+            return loading.build(source, request, self.options)
+        except OutOfMemory:
+            if not self._held:
+                raise
+        self.clear()
+        return loading.build(source, request, self.options)
+
+    def _shrink(self, keep: int) -> None:
+        dropped = False
+        while len(self._held) > keep and self._bytes() > self.options.cache_bytes:
+            self._held.popitem(last=False)
+            dropped = True
+        if dropped:
+            self._release()
+
+    def _bytes(self) -> int:
+        return sum(loaded.nbytes for loaded in self._held.values())
+
+    def _release(self) -> None:
+        gc.collect()  # hooks tie models into cycles
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()

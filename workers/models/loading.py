@@ -1,0 +1,200 @@
+"""Load what a request names: an evaluated, frozen causal language model.
+
+Policies:
+    - code that comes with a repository is never run; weights are safetensors;
+    - `dtype: auto` is float32 on the CPU and bfloat16 on CUDA; norms, softmax and sums are taken in
+      float32 or float64 whatever the weights are (see `workers.measure`);
+    - random weights are drawn by the model's own initialisation on the CPU in float32 under the
+      request's seed, and only then moved and cast: the same on every device. (Building on the meta
+      device first would draw other numbers.)
+    - a checkpoint that leaves parameters unset is refused rather than filled with noise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.utils import logging as transformers_logging
+
+from service.contract.errors import ModelUnsupported, OutOfMemory
+from service.contract.profiles import ProfileRequest
+from workers.models import sources
+from workers.models.facts import check_length, describe
+from workers.models.loaded import LoadedModel
+from workers.models.memory import available_bytes, gigabytes, is_out_of_memory
+from workers.models.options import LoadOptions
+from workers.models.sources import Source
+
+__all__ = ["LoadOptions", "LoadedModel", "build", "describe", "device_of", "dtype_of", "load"]
+
+_AUTO: Any = AutoModelForCausalLM  # its class methods are half typed
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def load(request: ProfileRequest, options: LoadOptions) -> LoadedModel:
+    """Resolve, fetch and build the request's model.
+
+    Raises:
+        ModelNotFound, ModelGated, ModelUnreachable, ModelUnsupported, WeightsUnsafe: see each.
+        TooLong: `sequence_length` exceeds what the model declares.
+        OutOfMemory: the weights do not fit.
+    """
+    source = sources.fetch(sources.resolve(request, options), options)
+    return build(source, request, options)
+
+
+def device_of(options: LoadOptions) -> torch.device:
+    """The device that "auto" means here."""
+    if options.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(options.device)
+
+
+def dtype_of(request: ProfileRequest, device: torch.device) -> torch.dtype:
+    """The weights' type that the request means on this device."""
+    if request.dtype == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return _DTYPES[request.dtype]
+
+
+def build(source: Source, request: ProfileRequest, options: LoadOptions) -> LoadedModel:
+    """Make the model of files that are here already."""
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    config = _config(source)
+    check_length(source.model, config.get_text_config(), request.sequence_length)
+    device = device_of(options)
+    dtype = dtype_of(request, device)
+    _check_fits(source, config, dtype, device)
+    try:
+        model = _weights(source, config, dtype, request.seed).to(device)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise OutOfMemory(f"the weights of {source.model} do not fit on {device}") from error
+        raise
+    return LoadedModel(
+        model=model.requires_grad_(False).eval(),
+        tokenizer=_tokenizer(source),
+        id=source.model,
+        revision=source.revision if source.pretrained else None,
+        config_digest=_digest(config),
+        device=model.get_input_embeddings().weight.device,
+        dtype=dtype,
+        weights="pretrained" if source.pretrained else "random",
+        seed=None if source.pretrained else request.seed,
+    )
+
+
+def _config(source: Source) -> Any:
+    kind = source.config.get("model_type")
+    if kind not in CONFIG_MAPPING:
+        raise ModelUnsupported(
+            f"`model`: transformers has no model type {str(kind)[:80]!r}; code that comes with a "
+            f"repository ({source.model}) is never run",
+            field="model",
+        )
+    try:
+        if source.folder is None:
+            config: Any = AutoConfig.for_model(**source.config)
+        else:
+            config = AutoConfig.from_pretrained(
+                source.folder, local_files_only=True, trust_remote_code=False
+            )
+    except Exception as error:  # any field of a foreign file may be wrong, each in its own way
+        raise ModelUnsupported(
+            f"`model`: the configuration of {source.model} is refused by transformers "
+            f"({type(error).__name__})",
+            field="model",
+        ) from error
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ModelUnsupported(
+            f"`model`: {source.model} ({kind}) is no causal language model in transformers",
+            field="model",
+        )
+    if not source.pretrained:
+        for part in (config, config.get_text_config()):
+            if hasattr(part, "quantization_config"):
+                del part.quantization_config
+    return config
+
+
+def _check_fits(source: Source, config: Any, dtype: torch.dtype, device: torch.device) -> None:
+    """Count the parameters before any is allocated: a CPU allocation is killed, not failed."""
+    try:
+        with torch.device("meta"):
+            empty = _AUTO.from_config(config, dtype=dtype, trust_remote_code=False)
+    except Exception:  # not every model builds on the meta device; then loading finds out
+        return
+    needed = sum(p.numel() * p.element_size() for p in empty.parameters())
+    available = available_bytes(device)
+    if needed > available:
+        raise OutOfMemory(
+            f"the weights of {source.model} need {gigabytes(needed)} in {dtype}, "
+            f"{gigabytes(available)} are available on {device}"
+        )
+
+
+def _weights(source: Source, config: Any, dtype: torch.dtype, seed: int) -> Any:
+    if not source.pretrained:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model: Any = _AUTO.from_config(config, dtype=torch.float32, trust_remote_code=False)
+        return model.to(dtype)
+    try:
+        model, found = _AUTO.from_pretrained(
+            source.folder,
+            config=config,
+            dtype=dtype,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise
+        raise ModelUnsupported(
+            f"`model`: transformers cannot load the weights of {source.model} "
+            f"({type(error).__name__})",
+            field="model",
+        ) from error
+    _check_complete(source.model, found)
+    return model
+
+
+def _check_complete(model: str, found: Any) -> None:
+    missing = sorted(found["missing_keys"])
+    wrong = [*found.get("mismatched_keys", ()), *found.get("error_msgs", ())]
+    if missing or wrong:
+        first = missing[0] if missing else "a tensor of another shape"
+        raise ModelUnsupported(
+            f"`model`: the weights of {model} are incomplete: {len(missing) + len(wrong)} tensors "
+            f"are missing or do not fit ({first})",
+            field="model",
+        )
+
+
+def _tokenizer(source: Source) -> PreTrainedTokenizerBase | None:
+    if source.folder is None or not source.tokenizer:
+        return None
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            source.folder, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:  # a foreign file again; slow tokenizers may need packages we lack
+        raise ModelUnsupported(
+            f"`model`: the tokenizer of {source.model} cannot be loaded ({type(error).__name__})",
+            field="model",
+        ) from error
+    return tokenizer
+
+
+def _digest(config: Any) -> str:
+    fields = {k: v for k, v in config.to_dict().items() if k != "_name_or_path"}
+    text = json.dumps(fields, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:40]

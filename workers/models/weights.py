@@ -1,0 +1,107 @@
+"""Which files of a repository or folder are read, and which kinds of repository are refused.
+
+Only what stands at the top level counts: repositories keep other formats (ONNX, the original
+checkpoint) in subfolders.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from service.contract.errors import ModelUnsupported, WeightsUnsafe
+
+_WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
+_INDEX = "model.safetensors.index.json"
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".msgpack", ".h5")
+_TOKENIZER = re.compile(
+    r"tokenizer.*\.json|tokenizer\.model(\..*)?|special_tokens_map\.json|added_tokens\.json"
+    r"|vocab\.(json|txt)|merges\.txt|spiece\.model|sentencepiece\.bpe\.model|.*\.tiktoken"
+    r"|tekken\.json"
+)
+_TOKENIZER_SETTINGS = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"}
+
+
+def top_level(files: Iterable[str]) -> set[str]:
+    """Files that do not lie in a subfolder."""
+    return {name for name in files if "/" not in name}
+
+
+def config_files(files: Iterable[str]) -> set[str]:
+    """Configuration and tokenizer: all that random weights need."""
+    wanted = {"config.json", "generation_config.json"}
+    return {name for name in top_level(files) if name in wanted or _TOKENIZER.fullmatch(name)}
+
+
+def weight_files(files: Iterable[str]) -> set[str]:
+    """The safetensors files that transformers would load, and their index."""
+    return {
+        name for name in top_level(files) if _WEIGHTS.fullmatch(name) is not None or name == _INDEX
+    }
+
+
+def has_tokenizer(files: Iterable[str]) -> bool:
+    """Whether a vocabulary is there, and not just a tokenizer's settings."""
+    return any(
+        _TOKENIZER.fullmatch(name) and name not in _TOKENIZER_SETTINGS for name in top_level(files)
+    )
+
+
+def check_files(model: str, files: Iterable[str], *, pretrained: bool) -> None:
+    """Refuse a repository whose weights cannot be loaded safely, or cannot be loaded alone.
+
+    Raises:
+        WeightsUnsafe: only pickle (or other executable or foreign) checkpoints are offered.
+        ModelUnsupported: an adapter without its base model, GGUF files only, no weights at all,
+            or no configuration.
+    """
+    files = set(files)
+    names = top_level(files)
+    if "config.json" not in names:
+        raise ModelUnsupported(_no_config(model, names), field="model")
+    if not pretrained or weight_files(names) - {_INDEX}:
+        return
+    if "adapter_config.json" in names:
+        raise ModelUnsupported(_no_config(model, names), field="model")
+    if any(name.endswith(_PICKLES) for name in names):
+        raise WeightsUnsafe(
+            f"`model`: {model} offers pickle weights only; Lacuna loads safetensors, because a "
+            "pickle can run code. Convert the repository, or ask for `weights: random`.",
+            field="model",
+        )
+    if any(name.endswith(".gguf") for name in names):
+        raise ModelUnsupported(_no_config(model, {"x.gguf"}), field="model")
+    raise ModelUnsupported(
+        f"`model`: {model} has no safetensors weights at its top level", field="model"
+    )
+
+
+def _no_config(model: str, names: set[str]) -> str:
+    if "adapter_config.json" in names:
+        return f"`model`: {model} is an adapter only; merge it into its base model and profile that"
+    if any(name.endswith(".gguf") for name in names):
+        return (
+            f"`model`: {model} offers GGUF weights only; their blocks carry no gradients. "
+            "Profile the repository they were made from."
+        )
+    return f"`model`: {model} has no config.json, so it is no transformers model"
+
+
+def check_config(model: str, config: Mapping[str, Any], *, pretrained: bool) -> None:
+    """Refuse quantised weights: their kernels have no backward pass to the embeddings.
+
+    Raises:
+        ModelUnsupported: naming the quantisation method.
+    """
+    text = config.get("text_config")
+    quantised = config.get("quantization_config") or (
+        text.get("quantization_config") if isinstance(text, dict) else None
+    )
+    if pretrained and quantised:
+        method = str(quantised.get("quant_method", "unknown method"))
+        raise ModelUnsupported(
+            f"`model`: the weights of {model} are quantised ({method}) and give no gradients; "
+            "profile the unquantised model, or ask for `weights: random`",
+            field="model",
+        )
