@@ -1,0 +1,131 @@
+"""The gateway: `create_app(settings)` puts stores, use cases, middleware and routes together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+
+from service.api import docs, openapi
+from service.api.bodies import BodyInvalid, MediaTypeRefused
+from service.api.dependencies import Services, State
+from service.api.export import Memory
+from service.api.metrics import Metrics
+from service.api.middleware import BodyLimit, CachedProfiles, Edge, Keys
+from service.api.problems import (
+    on_body_invalid,
+    on_http_exception,
+    on_invalid,
+    on_lacuna_error,
+    on_media_type,
+)
+from service.api.routes import comparisons, health, jobs, models, profiles
+from service.contract.errors import LacunaError
+from service.settings import Settings
+from service.store.connection import connect_async
+from service.store.jobs import JobStore
+from service.store.profiles import ProfileStore
+from service.usecases.profiles import Policy, Profiles
+
+log = logging.getLogger("lacuna.api")
+DESCRIPTION = (
+    "Measures and predicts where in a prompt a language model listens, and where it does not. "
+    "Errors are problem documents (RFC 9457) with a stable `code`."
+)
+
+
+class Gateway(FastAPI):
+    """FastAPI with our OpenAPI document."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The document, made once."""
+        if self.openapi_schema is None:
+            self.openapi_schema = openapi.document(self)
+        return self.openapi_schema
+
+
+def create_app(settings: Settings) -> Gateway:
+    """The gateway as an ASGI application. Connects to nothing until a request needs it."""
+    metrics, memory = Metrics(), Memory()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[State]:
+        services = _services(settings, metrics, memory)
+        try:
+            yield {"services": services}
+        finally:
+            await services.profiles.jobs.close()
+            services.pool.shutdown(wait=False, cancel_futures=True)
+            await services.client.aclose()
+
+    app = Gateway(
+        title="Lacuna",
+        version=version("lacuna-service"),
+        summary="Influence profiles and dead zones of language models",
+        description=DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+        # Our own metrics and logs say the same, and know about routes answered before routing.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
+        middleware=[
+            Middleware(Edge, metrics=metrics),
+            Middleware(
+                Keys,
+                keys=settings.api_keys,
+                per_minute=settings.rate_limit_per_minute,
+                metrics=metrics,
+            ),
+            Middleware(BodyLimit, limit=settings.max_body_bytes),
+            Middleware(CachedProfiles, memory=memory, metrics=metrics),
+        ],
+        exception_handlers={
+            LacunaError: on_lacuna_error,
+            BodyInvalid: on_body_invalid,
+            MediaTypeRefused: on_media_type,
+            RequestValidationError: on_invalid,
+            HTTPException: on_http_exception,
+        },
+    )
+    for routes in (profiles, jobs, comparisons, models, health):
+        app.include_router(routes.router)
+    docs.mount(app)
+    return app
+
+
+def factory() -> Gateway:
+    """For `uvicorn --factory service.api.app:factory`: a root, so it reads the environment."""
+    return create_app(Settings())
+
+
+def _services(settings: Settings, metrics: Metrics, memory: Memory) -> Services:
+    client = connect_async(settings.store_url)
+    jobs_store = JobStore(
+        client,
+        max_queued=settings.max_queued,
+        resolve_ttl=settings.resolve_ttl,
+        job_ttl=settings.job_ttl,
+        max_attempts=settings.max_attempts,
+    )
+    return Services(
+        settings=settings,
+        client=client,
+        profiles=Profiles(
+            jobs=jobs_store,
+            store=ProfileStore(client, job_ttl=settings.job_ttl),
+            client=client,
+            policy=Policy(settings.allowed_models, settings.max_cost),
+        ),
+        memory=memory,
+        metrics=metrics,
+        pool=ThreadPoolExecutor(settings.theory_threads, thread_name_prefix="theory"),
+    )

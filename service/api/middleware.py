@@ -1,0 +1,260 @@
+"""Pure ASGI middleware, from the outside in: Edge, Keys, BodyLimit, CachedProfiles.
+
+None of the framework's own is used: `BaseHTTPMiddleware` and `GZipMiddleware` cost more than the
+answer, and Starlette's body limit (FastAPI's `max_body_size`) answers in plain text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api.export import Conditions, Memory, choose, send_representation
+from service.api.metrics import Metrics
+from service.api.problems import problem
+from service.contract.errors import PayloadTooLarge
+from service.logs import request_id as request_id_of_logs
+
+log = logging.getLogger("lacuna.api")
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._\-]{1,64}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_SECURITY = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+_POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+PUBLIC = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
+PUBLIC_PREFIXES = ("/docs/", "/assets/")
+"""Answered without a key: nothing there depends on who asks."""
+_PROFILE = re.compile(r"/v1/profiles/([0-9a-f]{32})(?:\.(json|csv|svg|png))?")
+PROFILE_ROUTE = "/v1/profiles/{profile_id}"
+_MAX_BUCKETS = 10_000
+
+
+class Edge:
+    """Request id, security headers, HEAD, metrics, access log, and the last word on exceptions."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app = app
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        scope["lacuna.request_id"] = request_id
+        method = scope["method"]
+        # HEAD is GET without the body; an event stream has no length to report.
+        head = method == "HEAD" and not scope["path"].endswith("/events")
+        inner = {**scope, "method": "GET"} if head else scope
+        started = time.perf_counter()
+        status = 0
+        token = request_id_of_logs.set(request_id)
+
+        async def finish(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = _headers(message.get("headers", []), request_id)
+            elif head:
+                message = {**message, "body": b""}
+            await send(message)
+
+        try:
+            await self.app(inner, receive, finish)
+        except Exception:
+            log.exception("unhandled error")
+            if status:
+                raise
+            detail = "Lacuna failed; its log under this request id says how"
+            await problem(scope, "internal_error", detail)(inner, receive, finish)
+        finally:
+            seconds = time.perf_counter() - started
+            route = _route(inner)
+            self.metrics.request(method, route, status, seconds)
+            # What leaves from memory is counted, and logged for who debugs: a line costs as much.
+            level = logging.DEBUG if "lacuna.route" in inner else logging.INFO
+            if log.isEnabledFor(level):
+                fields = {"status": status, "seconds": round(seconds, 6)}
+                log.log(level, "%s %s %d", method[:16], route, status, extra=fields)
+            request_id_of_logs.reset(token)
+
+
+def _request_id(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+            return str(value.decode())
+    return secrets.token_hex(8)
+
+
+def _headers(given: Sequence[tuple[bytes, bytes]], request_id: str) -> list[tuple[bytes, bytes]]:
+    headers = [*given, (b"x-request-id", request_id.encode()), *_SECURITY]
+    if not any(name == b"content-security-policy" for name, _ in given):
+        headers.append(_POLICY)
+    return headers
+
+
+def _route(scope: Scope) -> str:
+    """The template of the route that answered: a bounded set, unlike paths."""
+    known = scope.get("lacuna.route")
+    if known is None:
+        known = getattr(scope.get("route"), "path", None)
+    return known or "unmatched"
+
+
+class Keys:
+    """API keys and the rate limit per key.
+
+    Args:
+        keys: SHA-256 digests in hex, or plain keys; none means that everybody may call.
+        per_minute: requests per key, or per address without keys; 0 is no limit.
+    """
+
+    def __init__(
+        self, app: ASGIApp, keys: Sequence[str], per_minute: int, metrics: Metrics
+    ) -> None:
+        self.app = app
+        self.digests = [_digest_of(key) for key in keys]
+        self.limiter = RateLimiter(per_minute) if per_minute else None
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse, or pass on with the owner noted."""
+        if scope["type"] != "http" or is_public(scope["path"]):
+            await self.app(scope, receive, send)
+            return
+        owner = None
+        if self.digests:
+            owner = self._owner(scope)
+            if owner is None:
+                self.metrics.refused.labels("unauthorized").inc()
+                detail = "an API key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"
+                await problem(scope, "unauthorized", detail)(scope, receive, send)
+                return
+        scope["lacuna.owner"] = owner
+        if self.limiter is not None:
+            wait = self.limiter.take(owner or (scope.get("client") or ("",))[0])
+            if wait > 0:
+                self.metrics.refused.labels("rate_limited").inc()
+                detail = f"more than {self.limiter.per_minute} requests per minute"
+                refusal = problem(scope, "rate_limited", detail, retry_after=wait)
+                await refusal(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+    def _owner(self, scope: Scope) -> str | None:
+        """The digest of the presented key if it is known. Every known key is compared."""
+        presented = _presented(scope)
+        if presented is None:
+            return None
+        digest = hashlib.sha256(presented).hexdigest().encode()
+        hits = [hmac.compare_digest(digest, known) for known in self.digests]
+        return digest.decode() if any(hits) else None
+
+
+def is_public(path: str) -> bool:
+    """Whether a path is answered without a key."""
+    return path in PUBLIC or path.startswith(PUBLIC_PREFIXES)
+
+
+def _digest_of(key: str) -> bytes:
+    if _DIGEST.fullmatch(key):
+        return key.encode()
+    return hashlib.sha256(key.encode()).hexdigest().encode()
+
+
+def _presented(scope: Scope) -> bytes | None:
+    for name, value in scope["headers"]:
+        if name == b"x-api-key":
+            return bytes(value)
+        if name == b"authorization" and value[:7].lower() == b"bearer ":
+            return bytes(value[7:].strip())
+    return None
+
+
+class RateLimiter:
+    """A token bucket per caller, in this process: N gateway processes allow N times as much."""
+
+    def __init__(self, per_minute: int) -> None:
+        self.per_minute = per_minute
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, caller: str, now: float | None = None) -> float:
+        """Take one token; 0 when there was one, else the seconds until there is."""
+        now = time.monotonic() if now is None else now
+        level, since = self._buckets.pop(caller, (float(self.per_minute), now))
+        level = min(float(self.per_minute), level + (now - since) * self.per_minute / 60)
+        wait = 0.0 if level >= 1 else (1 - level) * 60 / self.per_minute
+        self._buckets[caller] = (level - 1 if level >= 1 else level, now)
+        if len(self._buckets) > _MAX_BUCKETS:
+            self._buckets.popitem(last=False)
+        return wait
+
+
+class BodyLimit:
+    """Refuses bodies above a size: at once when the length is declared, else while reading."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self.app = app
+        self.limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse, or pass on and count what is read."""
+        if scope["type"] != "http" or scope["method"] == "GET":
+            await self.app(scope, receive, send)
+            return
+        detail = f"the body exceeds {self.limit} bytes"
+        declared = next((v for n, v in scope["headers"] if n == b"content-length"), b"0")
+        if declared.isdigit() and int(declared[:20]) > self.limit:
+            refusal = problem(scope, "payload_too_large", detail, errors=[("body", detail)])
+            await refusal(scope, receive, send)
+            return
+        read = 0
+
+        async def counted() -> Message:
+            nonlocal read
+            message = await receive()
+            if message["type"] == "http.request":
+                read += len(message.get("body", b""))
+                if read > self.limit:
+                    raise PayloadTooLarge(detail, field="body")
+            return message
+
+        await self.app(scope, counted, send)
+
+
+class CachedProfiles:
+    """Answers a profile that this process holds, before routing."""
+
+    def __init__(self, app: ASGIApp, memory: Memory, metrics: Metrics) -> None:
+        self.app = app
+        self.memory = memory
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer from memory, or pass on."""
+        if scope["type"] == "http" and scope["method"] == "GET" and not scope["query_string"]:
+            found = _PROFILE.fullmatch(scope["path"])
+            if found is not None:
+                conditions = Conditions.of(scope)
+                form = found[2] or choose(conditions.accept)
+                kept = self.memory.get((found[1], form, None)) if form else None
+                if kept is not None:
+                    scope["lacuna.route"] = PROFILE_ROUTE
+                    self.metrics.memory_hits.inc()
+                    await send_representation(scope, send, kept, conditions)
+                    return
+        await self.app(scope, receive, send)

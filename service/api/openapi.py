@@ -1,0 +1,113 @@
+"""The OpenAPI document: what FastAPI derives, plus bodies that we parse ourselves and problems.
+
+`python -m service.api.openapi` writes openapi/openapi.json; a test fails when it differs.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from service.api.bodies import REQUEST_MODELS
+from service.api.problems import MEDIA_TYPE, STATUS, Problem
+
+REF = "#/components/schemas/{model}"
+FOLDER = Path(__file__).parents[2] / "openapi"
+"""Present in a checkout; an installed package serves the same document without examples."""
+_SECURITY = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Documentation of the error statuses of a route."""
+    return {status: _problem(status) for status in statuses}
+
+
+def _problem(status: int) -> dict[str, Any]:
+    codes = ", ".join(f"`{code}`" for code, known in STATUS.items() if known == status)
+    answer: dict[str, Any] = {
+        "description": f"Problem: {codes}.",
+        "content": {MEDIA_TYPE: {"schema": {"$ref": REF.format(model="Problem")}}},
+    }
+    if status in (429, 503):
+        answer["headers"] = {"Retry-After": {"schema": {"type": "integer", "minimum": 1}}}
+    return answer
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """The document of an app."""
+    schema = get_openapi(
+        title=app.title,
+        version=app.version,
+        summary=app.summary,
+        description=app.description,
+        routes=app.routes,
+        separate_input_output_schemas=False,
+    )
+    components = schema.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    models: list[type[BaseModel]] = [*REQUEST_MODELS, Problem]
+    _, ours = models_json_schema([(model, "validation") for model in models], ref_template=REF)
+    for name, definition in ours["$defs"].items():
+        if schemas.setdefault(name, definition) != definition:
+            raise ValueError(f"two schemas are named {name}")
+    for framework in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(framework, None)
+    components["schemas"] = dict(sorted(schemas.items()))
+    components["securitySchemes"] = _SECURITY
+    schema["security"] = [{}, {"bearer": []}, {"header": []}]
+    for path, item in schema["paths"].items():
+        for method, operation in item.items():
+            _finish(path, method, operation)
+    return schema
+
+
+def _finish(path: str, method: str, operation: dict[str, Any]) -> None:
+    operation["operationId"] = (
+        f"{method}_{path.strip('/').replace('/', '_')}".replace("{", "")
+        .replace("}", "")
+        .replace("-", "_")
+    )
+    answer = operation["responses"].get("422", {}).get("content", {})
+    if "application/json" in answer:  # FastAPI's own validation error, which we never send
+        operation["responses"]["422"] = _problem(422)
+    for kind, content in _examples(operation["operationId"]).items():
+        if kind == "request":
+            operation["requestBody"]["content"]["application/json"]["example"] = content
+        else:
+            status = kind.removeprefix("response-")
+            body = operation["responses"][status]["content"]
+            body[next(iter(body))]["example"] = content
+
+
+def _examples(operation: str) -> dict[str, Any]:
+    """Files openapi/examples/<operation>.request.json and .response-<status>.json."""
+    found = {}
+    for path in sorted((FOLDER / "examples").glob(f"{operation}.*.json")):
+        found[path.name.split(".")[1]] = json.loads(path.read_text())
+    return found
+
+
+def text(app: FastAPI) -> str:
+    """The document as it is stored."""
+    return json.dumps(document(app), indent=1, ensure_ascii=False) + "\n"
+
+
+def main() -> None:
+    """Write openapi/openapi.json."""
+    from service.api.app import create_app  # noqa: PLC0415 - the app imports this module
+    from service.settings import Settings  # noqa: PLC0415
+
+    FOLDER.joinpath("openapi.json").write_text(text(create_app(Settings())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""/v1/comparisons: two profiles side by side."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from service.api.dependencies import ID, ServicesHere
+from service.api.openapi import problems
+from service.contract.views import Comparison, Source
+from service.usecases import views
+from service.usecases.comparisons import compare as compare_profiles
+
+router = APIRouter(prefix="/v1/comparisons", tags=["profiles"])
+_Id = Annotated[str, Query(pattern=f"^{ID}$", description="Id of a profile.")]
+
+
+@router.get("", summary="Compare two profiles", responses=problems(401, 404, 422, 429, 503))
+async def compare(
+    services: ServicesHere,
+    a: _Id,
+    b: _Id,
+    source: Source = "measured",
+    bins: Annotated[int, Query(ge=1, le=1_000)] = 100,
+) -> Comparison:
+    """Distance, and how dead zone, primacy and recency change from `a` to `b`."""
+    first, second = await services.profiles.load(a), await services.profiles.load(b)
+    return await services.compute(
+        lambda: compare_profiles(views.parse(first), views.parse(second), source=source, bins=bins)
+    )

@@ -1,0 +1,155 @@
+"""/v1/profiles: ask, list, read, look closer, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+
+from service.api.bodies import body_of, openapi_body
+from service.api.dependencies import (
+    ID,
+    Bins,
+    Owner,
+    ProfileId,
+    RequestId,
+    Services,
+    ServicesHere,
+    Wait,
+)
+from service.api.export import FORMATS, RepresentationResponse, choose
+from service.api.openapi import problems
+from service.api.problems import from_failure, of_error, problem
+from service.contract.errors import LacunaError
+from service.contract.jobs import Job
+from service.contract.models import ModelId
+from service.contract.profiles import Profile, ProfilePage, ProfileRequest
+from service.contract.views import DeadZoneView, SeriesRow, Source
+from service.usecases import views
+
+router = APIRouter(prefix="/v1/profiles", tags=["profiles"])
+MAX_LIST = 100
+_ADDRESS = rf"^({ID})(?:\.(json|csv|svg|png))?$"
+_RETRY_SECONDS = 2
+
+
+@router.post(
+    "",
+    summary="Ask for a profile",
+    response_model=Profile,
+    openapi_extra=openapi_body(ProfileRequest),
+    responses={
+        200: {"description": "The profile: it was known, or ready within `Prefer: wait`."},
+        202: {"model": Job, "description": "Queued or running; `Location` is the job."},
+        **problems(401, 403, 404, 409, 413, 415, 422, 429, 503, 504),
+    },
+)
+async def ask(
+    request: Request,
+    body: Annotated[ProfileRequest, Depends(body_of(ProfileRequest))],
+    services: ServicesHere,
+    owner: Owner,
+    request_id: RequestId,
+    wait: Wait,
+) -> Response:
+    """Measure where `model` listens. Equal requests are one job, and one profile for ever after."""
+    submission = await services.profiles.submit(body, owner, request_id)
+    job = await services.profiles.wait(submission.job, wait)
+    outcome = "created" if submission.created else "joined"
+    known = not submission.created and submission.job.state == "done"
+    services.metrics.submission("cached" if known else outcome)
+    return await _answer(request, services, job, applied=wait)
+
+
+async def _answer(request: Request, services: Services, job: Job, applied: float) -> Response:
+    """200 with the profile, 202 with the job, or the problem in which it ended."""
+    headers = {"Preference-Applied": f"wait={applied:.0f}"} if applied else {}
+    if job.failure is not None:
+        error: LacunaError = from_failure(job.failure.code, job.failure.detail)
+        return of_error(request.scope, error, members={"job": f"/v1/jobs/{job.id}"})
+    if job.profile is not None:
+        kept = await services.representation(job.profile.rpartition("/")[2])
+        extra = [(k.lower().encode(), v.encode()) for k, v in headers.items()]
+        extra.append((b"content-location", job.profile.encode()))
+        return RepresentationResponse(kept, extra, conditional=False)
+    headers["Location"] = f"/v1/jobs/{job.id}"
+    headers["Retry-After"] = str(round(min(max(job.eta_seconds or _RETRY_SECONDS, 1), 30)))
+    return Response(job.model_dump_json(), 202, headers, "application/json")
+
+
+@router.get("", summary="List profiles", responses=problems(401, 422, 429, 503))
+async def listing(
+    services: ServicesHere,
+    model: Annotated[ModelId | None, Query(description="Only of this model.")] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_LIST)] = 20,
+    cursor: Annotated[str | None, Query(max_length=120, pattern=r"^[A-Za-z0-9_\-]+$")] = None,
+) -> ProfilePage:
+    """Summaries, newest first; `next` is the cursor of the following page."""
+    return await services.profiles.store.list(model, limit, cursor)
+
+
+@router.get(
+    "/{profile_id}",
+    summary="Read a profile",
+    response_model=Profile,
+    responses={
+        200: {
+            "description": "The profile, in the format that `Accept` or the suffix names.",
+            "content": {
+                media.partition(";")[0]: {"schema": {"type": "string"}}
+                for name, media in FORMATS.items()
+                if name != "json"
+            },
+            "headers": {"ETag": {"schema": {"type": "string"}}},
+        },
+        304: {"description": "`If-None-Match` names what you have."},
+        **problems(401, 404, 406, 422, 429, 503),
+    },
+)
+async def read(
+    request: Request,
+    services: ServicesHere,
+    profile_id: Annotated[
+        str, Path(pattern=_ADDRESS, description="Id, with .json, .csv, .svg or .png if you like.")
+    ],
+    bins: Bins = None,
+) -> Response:
+    """JSON, CSV, SVG or PNG of a profile. Immutable: keep it as long as you wish."""
+    identifier, _, suffix = profile_id.partition(".")
+    form = suffix or choose(request.headers.get("accept", "").encode("latin-1"))
+    if form is None:
+        offered = ", ".join(media.partition(";")[0] for media in FORMATS.values())
+        return problem(request.scope, "not_acceptable", f"offered are {offered}")
+    return RepresentationResponse(await services.representation(identifier, form, bins))
+
+
+@router.get("/{profile_id}/dead-zone", responses=problems(401, 404, 422, 429, 503))
+async def dead_zone(
+    services: ServicesHere,
+    profile_id: ProfileId,
+    threshold: Annotated[float, Query(gt=0, le=1_000, allow_inf_nan=False)] = 0.75,
+    source: Source = "measured",
+) -> DeadZoneView:
+    """The dead zone for another threshold, or of a prediction."""
+    document = await services.profiles.load(profile_id)
+    return await services.compute(lambda: views.dead_zone(views.parse(document), threshold, source))
+
+
+@router.get("/{profile_id}/series", responses=problems(401, 404, 422, 429, 503))
+async def series(
+    services: ServicesHere, profile_id: ProfileId, bins: Bins = None
+) -> list[SeriesRow]:
+    """Flat rows, one per position or bin: what dashboard tools plot without code."""
+    document = await services.profiles.load(profile_id)
+    return await services.compute(lambda: _rows(document, bins))
+
+
+def _rows(document: bytes, bins: int | None) -> list[SeriesRow]:
+    return [SeriesRow.model_validate(row) for row in views.rows(views.parse(document), bins)]
+
+
+@router.delete("/{profile_id}", status_code=204, responses=problems(401, 404, 422, 429, 503))
+async def delete(services: ServicesHere, profile_id: ProfileId) -> None:
+    """Forget a profile. Asking for it again measures it again."""
+    await services.profiles.store.delete(profile_id)
+    services.memory.forget(profile_id)

@@ -1,0 +1,136 @@
+"""Ask for a profile: refuse what may not be, join or queue what may, and find what is there."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+import redis.asyncio
+
+from service.contract.errors import ModelNotAllowed, ProfileNotFound
+from service.contract.jobs import Job
+from service.contract.models import WorkerModels
+from service.contract.profiles import ProfileRequest
+from service.store.jobs import JobStore, Submission
+from service.store.keys import QueueName
+from service.store.profiles import ProfileStore, StoredProfile
+from service.store.registry import workers
+from service.usecases import budget, views
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_ROSTER_SECONDS = 2.0
+_KNOWN_MODELS = 4_096
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the operator admits.
+
+    Args:
+        allowed_models: fnmatch patterns, one of which a model id must match.
+        max_cost: bound on `budget.cost`.
+    """
+
+    allowed_models: tuple[str, ...]
+    max_cost: float
+
+
+@dataclass
+class Profiles:
+    """The use case, over the stores. One per gateway process."""
+
+    jobs: JobStore
+    store: ProfileStore
+    client: redis.asyncio.Redis
+    policy: Policy
+    clock: Callable[[], float] = time.monotonic
+    _shapes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _roster: tuple[float, list[WorkerModels]] = (-1e9, [])
+    _calling: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def submit(self, request: ProfileRequest, owner: str | None, trace: str) -> Submission:
+        """Accept a request: any number of equal ones are one job.
+
+        Args:
+            request: validated.
+            owner: digest of the caller's key; None without keys.
+            trace: id of the HTTP request.
+
+        Raises:
+            ModelNotAllowed: no pattern of the allow-list matches.
+            TooLarge: it costs more than allowed.
+            QueueFull: too many wait already.
+            StoreUnavailable: Redis is away.
+        """
+        self._check(request)
+        return await self.jobs.submit(
+            request.job_id,
+            request.model_dump_json(exclude_defaults=True).encode(),
+            queue=await self._queue(),
+            high=request.priority == "high",
+            pinned=is_pinned(request),
+            owner_key=owner,
+            trace=trace,
+        )
+
+    async def wait(self, job: Job, seconds: float) -> Job:
+        """The job at its end, or as it stands after so long."""
+        return await self.jobs.wait(job.id, seconds) if seconds > 0 else job
+
+    async def find(self, profile_id: str) -> StoredProfile:
+        """A stored profile; notes its use.
+
+        Raises:
+            ProfileNotFound: there is none.
+        """
+        stored = await self.store.get(profile_id)
+        if stored is None:
+            raise ProfileNotFound(f"no profile {profile_id}, or it was evicted")
+        await self.store.touch(profile_id)
+        return stored
+
+    async def load(self, profile_id: str) -> bytes:
+        """The JSON document of a profile: body and envelope as one object.
+
+        Raises:
+            ProfileNotFound: there is none.
+        """
+        stored = await self.find(profile_id)
+        return views.joined(stored.body, stored.envelope)
+
+    def learn(self, model: str, layers: int, heads: int) -> None:
+        """Note the shape of a model that was measured, for later cost estimates."""
+        if len(self._shapes) < _KNOWN_MODELS:
+            self._shapes[model] = (layers, heads)
+
+    async def roster(self, *, fresh: bool = False) -> list[WorkerModels]:
+        """The live workers, asked for at most every two seconds unless `fresh`."""
+        async with self._calling:
+            since, known = self._roster
+            if fresh or self.clock() - since > _ROSTER_SECONDS:
+                known = await workers(self.client)
+                self._roster = (self.clock(), known)
+            return known
+
+    def _check(self, request: ProfileRequest) -> None:
+        if not any(fnmatchcase(request.model, pattern) for pattern in self.policy.allowed_models):
+            raise ModelNotAllowed(
+                "this service does not admit the model; GET /v1/models lists what it can load",
+                field="model",
+            )
+        budget.check(request, self.policy.max_cost, self._shapes.get(request.model))
+
+    async def _queue(self) -> QueueName:
+        """The GPU queue while a GPU worker lives, else the CPU queue."""
+        return "gpu" if any(worker.queue == "gpu" for worker in await self.roster()) else "cpu"
+
+
+def is_pinned(request: ProfileRequest) -> bool:
+    """Whether the request means the same model for ever: a commit, a demo file, a preset."""
+    if request.model.startswith(("demo:", "preset:")):
+        return True
+    return request.revision is not None and bool(_COMMIT.fullmatch(request.revision))

@@ -1,0 +1,153 @@
+"""Stored profiles seen differently: binned, as flat rows, with another dead-zone threshold.
+
+Here wire models become arrays and arrays wire models again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from service.contract.curves import DeadZone
+from service.contract.errors import InvalidRequest
+from service.contract.profiles import Profile
+from service.contract.views import DeadZoneView, Source
+from service.theory import shape
+from service.theory.curve import Curve
+
+F64 = npt.NDArray[np.float64]
+DIGITS = 6
+"""Significant digits of profile numbers."""
+
+
+def parse(document: bytes) -> Profile:
+    """A profile from the bytes that were stored."""
+    return Profile.model_validate_json(document)
+
+
+def joined(body: bytes, envelope: bytes) -> bytes:
+    """One JSON object from two, without parsing: what GET /v1/profiles/{id} answers."""
+    head, tail = body.strip(), envelope.strip()
+    return head[:-1] + b"," + tail[1:]
+
+
+def binned(profile: Profile, bins: int) -> Profile:
+    """The profile with every curve over positions as masses of `bins` equal intervals.
+
+    The band of a bin is the sum of its positions' bands: at least as wide as the band of the sum.
+    Dead zones and other positions stay in tokens.
+    """
+    measured = profile.measured
+    curves = {
+        name: rebin(getattr(measured, name), bins)
+        for name in ("influence", "low", "high", "per_document")
+    }
+    if measured.last_token_attention is not None:
+        curves["last_token_attention"] = rebin(measured.last_token_attention, bins)
+    predictions = {
+        name: prediction.model_copy(update={"influence": rebin(prediction.influence, bins)})
+        for name, prediction in profile.predictions.items()
+    }
+    forces = [
+        force.model_copy(update={"influence": rebin(force.influence, bins)})
+        for force in profile.forces
+    ]
+    return profile.model_copy(
+        update={
+            "measured": measured.model_copy(update=curves),
+            "predictions": predictions,
+            "forces": forces,
+        }
+    )
+
+
+def rebin(values: Sequence[float], bins: int) -> list[float]:
+    """Masses of `bins` equal intervals of a non-negative curve; its total is kept."""
+    array = np.asarray(values, dtype=np.float64)
+    total = float(array.sum())
+    if total <= 0:
+        return [0.0] * bins
+    return significant(Curve(array).bins(bins) * total)
+
+
+def significant(values: F64) -> list[float]:
+    """Floats with DIGITS significant digits."""
+    return [float(f"{value:.{DIGITS}g}") for value in values.tolist()]
+
+
+def curve(profile: Profile, source: Source) -> list[float]:
+    """One curve of a profile by name.
+
+    Raises:
+        InvalidRequest: the profile has no such prediction.
+    """
+    if source == "measured":
+        return profile.measured.influence
+    if source == "per_document":
+        return profile.measured.per_document
+    if source not in profile.predictions:
+        known = ", ".join(["measured", "per_document", *profile.predictions])
+        raise InvalidRequest(f"this profile has no curve {source}; it has {known}", field="source")
+    return profile.predictions[source].influence
+
+
+def dead_zone(profile: Profile, threshold: float, source: Source) -> DeadZoneView:
+    """The dead zone of one curve of a profile at any threshold.
+
+    The bootstrap band needs the single documents, so only the zone that was stored has one.
+    """
+    stored = profile.dead_zone
+    if source == "measured" and stored is not None and stored.threshold == threshold:
+        zone: DeadZone | None = stored
+    else:
+        zone = zone_of(curve(profile, source), threshold)
+    return DeadZoneView(profile=profile.id, source=source, threshold=threshold, dead_zone=zone)
+
+
+def zone_of(influence: Sequence[float], threshold: float) -> DeadZone | None:
+    """The dead zone of a curve, as the wire has it."""
+    found = shape.dead_zone(np.asarray(influence, dtype=np.float64), threshold=threshold)
+    if found is None:
+        return None
+    fields = dataclasses.asdict(found)
+    for name in ("mean_density", "min_density", "fraction"):
+        fields[name] = float(f"{fields[name]:.{DIGITS}g}")
+    return DeadZone(**fields)
+
+
+def rows(profile: Profile, bins: int | None) -> list[dict[str, float]]:
+    """One flat row per position, or per bin: `position` and each curve under its name."""
+    view = profile if bins is None else binned(profile, bins)
+    columns = columns_of(view)
+    count = len(view.measured.influence)
+    step = profile.request.sequence_length / count
+    middle = 0.5 * (step - 1)  # a bin of tokens i..i+k-1 is labelled by their mean
+    positions = [float(f"{i * step + middle:.9g}") for i in range(count)]
+    names = ("position", *columns)
+    return [
+        dict(zip(names, values, strict=True))
+        for values in zip(positions, *columns.values(), strict=True)
+    ]
+
+
+def columns_of(profile: Profile) -> dict[str, list[float]]:
+    """The curves of a profile by column name, the measured ones first."""
+    measured = profile.measured
+    columns = {
+        "measured": measured.influence,
+        "low": measured.low,
+        "high": measured.high,
+        "per_document": measured.per_document,
+    }
+    return columns | {name: p.influence for name, p in profile.predictions.items()}
+
+
+def csv(profile: Profile, bins: int | None) -> bytes:
+    """The rows as CSV (RFC 4180), with a header line."""
+    table = rows(profile, bins)
+    lines = [",".join(table[0])]
+    lines += [",".join(f"{value:.9g}" for value in row.values()) for row in table]
+    return ("\r\n".join(lines) + "\r\n").encode()
