@@ -1,0 +1,121 @@
+"""Positions gathered into bins: how an n x n problem becomes an m x m one.
+
+A bin stands for its tokens' mean. Three means of a kernel A[i, j] (token i draws from token j)
+say what a second moment needs; with i in bin B of w_B tokens and j in bin A:
+    mass[B, A]      mean over j of sum over i of A[i, j]     (what B sends to one token of A)
+    square[B, A]    mean over j of sum over i of A[i, j]^2
+    diagonal[A]     mean over j of A[j, j]
+Sums over bins of `mass * w_A / w_B` are those of the kernel's rows: mass is preserved. With one
+token per bin all three are the kernel itself and nothing is approximated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import brentq
+
+from service.theory.curve import F64, normalised
+
+I64 = npt.NDArray[np.int64]
+
+
+def edges(length: int, bins: int) -> I64:
+    """Boundaries of about `bins` bins, single tokens at both ends, widest in the middle.
+
+    The width grows in proportion to the distance from the nearer end: influence changes on that
+    scale, sharply at token 0 and at the last token.
+
+    Args:
+        length: n >= 1.
+        bins: at least 4 unless `length` is shorter.
+
+    Returns:
+        I64[m+1] from 0 to n, strictly increasing, m about `bins` (at most one more); every token its own when
+        `bins >= length`.
+
+    >>> edges(12, 8).tolist()
+    [0, 1, 2, 4, 6, 8, 10, 11, 12]
+    """
+    if length < 1 or bins < 1:
+        raise ValueError(f"length and bins must be at least 1, not {length} and {bins}")
+    if bins >= length:
+        return np.arange(length + 1, dtype=np.int64)
+    if bins < 4:
+        raise ValueError(f"bins must be at least 4 for {length} positions, not {bins}")
+    # Half the bins cover n/2 tokens with widths 1 + c x, x the distance from the end:
+    # the integral of dx / (1 + c x) from 0 to n/2 is bins / 2.
+    half = bins / 2
+
+    def excess(c: float) -> float:
+        return float(np.log1p(c * length / 2)) - c * half
+
+    c = brentq(excess, 1e-12, 50.0) if excess(1e-12) * excess(50.0) < 0 else 0.0
+    steps = np.arange(bins // 2 + 1)
+    head = np.expm1(c * steps) / c if c > 0 else steps * (length / bins)
+    head = np.minimum(np.maximum(np.rint(head), steps), length // 2).astype(np.int64)
+    head[1] = 1
+    return np.unique(np.concatenate((head, length - head)))
+
+
+@dataclass(frozen=True, eq=False)
+class BinnedKernel:
+    """The three means of a stack of kernels; see the module.
+
+    Attributes:
+        mass: F64[H, m, m].
+        square: F64[H, m, m], or None when each bin holds one token (then it is mass squared).
+        diagonal: F64[H, m], or None likewise.
+    """
+
+    mass: F64
+    square: F64 | None = None
+    diagonal: F64 | None = None
+
+
+def bin_kernels(kernels: F64, bounds: I64) -> BinnedKernel:
+    """Means of dense kernels over bins.
+
+    Args:
+        kernels: F64[H, n, n].
+        bounds: I64[m+1] from `edges`.
+    """
+    n = kernels.shape[-1]
+    if bounds.size == n + 1:
+        return BinnedKernel(mass=kernels)
+    widths = np.diff(bounds).astype(np.float64)
+    starts = bounds[:-1]
+
+    def gather(stack: F64) -> F64:
+        rows = np.add.reduceat(stack, starts, axis=-2)
+        return np.asarray(np.add.reduceat(rows, starts, axis=-1) / widths)
+
+    own = np.diagonal(kernels, axis1=-2, axis2=-1)
+    return BinnedKernel(
+        mass=gather(kernels),
+        square=gather(np.square(kernels)),
+        diagonal=np.add.reduceat(own, starts, axis=-1) / widths,
+    )
+
+
+def bin_means(values: F64, bounds: I64) -> F64:
+    """Mean of F64[..., n] over each bin: F64[..., m]."""
+    return np.asarray(np.add.reduceat(values, bounds[:-1], axis=-1) / np.diff(bounds))
+
+
+def expand(values: F64, bounds: I64) -> F64:
+    """From bins to a curve over tokens: linear between bin centres, normalised to sum 1.
+
+    Args:
+        values: F64[m], what one token of each bin has.
+        bounds: I64[m+1].
+
+    Returns:
+        F64[n].
+    """
+    if bounds.size == bounds[-1] + 1:
+        return normalised(values)
+    centres = (bounds[:-1] + bounds[1:] - 1) / 2
+    return normalised(np.interp(np.arange(bounds[-1]), centres, values))

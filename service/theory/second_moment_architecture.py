@@ -1,0 +1,243 @@
+"""The second moment from parameters alone: uniform or ALiBi kernels, mixing, MLP gain.
+
+Two recursions over an n x n matrix. FORWARD, the stream's own second moment F[j, k] = E x_j . x_k
+from independent embeddings (F = I), because it decides how loud a token is by the time it is
+normalised; BACKWARD, the gradient's (see `second_moment`). Each token's contribution enters its
+branch through a norm layer, so its gain is D(j) = sqrt(F[0, 0] / F[j, j]).
+
+Kernels of this kind apply to both sides of a matrix by two first-order recursions, O(n^2) per
+distinct slope instead of O(n^3). Where even that is too much, positions are binned, with the
+kernels' means over bins in closed form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from service.theory.binning import I64, BinnedKernel, edges, expand
+from service.theory.curve import F64
+from service.theory.second_moment import Moment
+from service.theory.second_moment_kernels import Slope
+
+EXACT_WORK = 3e7
+"""Filtered numbers (layers x distinct heads x n^2) up to which every token is kept."""
+BINNED_WORK = 8e9
+"""Multiply-adds (layers x distinct heads x m^3) that choose the number of bins."""
+BINS = (48, 256)
+
+
+def _distinct(slopes: F64, diagonal: F64) -> tuple[F64, F64]:
+    """Distinct (slope, diagonal) pairs F64[U, 2] and the share of heads that have each."""
+    pairs, counts = np.unique(np.stack([slopes, diagonal], axis=-1), axis=0, return_counts=True)
+    return pairs, counts / counts.sum()
+
+
+def _per_layer(values: npt.ArrayLike, layers: int, name: str) -> F64:
+    """A scalar, [heads] or [layers, heads] as F64[layers, heads]."""
+    rows = np.atleast_1d(np.asarray(values, dtype=np.float64))
+    if rows.ndim == 1:
+        rows = np.broadcast_to(rows, (layers, rows.size))
+    if rows.ndim != 2 or rows.shape[0] != layers or rows.shape[1] == 0:
+        raise ValueError(f"{name} must be a number, [heads] or [layers = {layers}, heads]")
+    if not np.isfinite(rows).all():
+        raise ValueError(f"{name} must be finite")
+    return rows
+
+
+def _per_layer_number(values: npt.ArrayLike, layers: int, name: str, high: float) -> F64:
+    """A scalar or [layers] as F64[layers], in [0, high]."""
+    row = np.broadcast_to(np.asarray(values, dtype=np.float64), (layers,))
+    if not ((row >= 0) & (row <= high)).all():
+        raise ValueError(f"{name} must lie between 0 and {high:g} in every layer")
+    return row
+
+
+def from_architecture(
+    length: int,
+    layers: int,
+    mixing: npt.ArrayLike,
+    slopes: npt.ArrayLike = 0.0,
+    diagonal: npt.ArrayLike = 0.0,
+    mlp_gain: npt.ArrayLike = 0.0,
+    mlp_coherence: float = 0.5,
+    bins: int | None = None,
+) -> F64:
+    """Second-moment prediction without a model.
+
+    Args:
+        length: n >= 1. Cost O(n) once positions are binned.
+        layers: T >= 1; layer 0 is nearest the embeddings.
+        mixing: lambda_t in [0, 1], a number or F64[T]: the attention update's share of the norm,
+            |Attn| / (|X| + |Attn|), where attention averages nothing away, i.e. at token 0. The
+            value path's gain is lambda/(1 - lambda); 1 leaves no residual path.
+        slopes: ALiBi slopes >= 0: a number, [heads] or [layers, heads]; 0 is the uniform kernel
+            (no position; any rotary model at initialisation).
+        diagonal: mean content logit of a token with itself over that with others; same shapes.
+        mlp_gain: squared gain of the MLP branch at token 0 on the same scale, a number or F64[T];
+            0 (default) leaves out both the MLP and the tokens' scales, which cancel in part:
+            one without the other is worse than neither.
+        mlp_coherence: correlation in [0, 1] of the MLP's Jacobians at tokens with orthogonal
+            streams (0.5 for units that are on or off at random); 1 at equal streams.
+        bins: None chooses: every token where layers x heads x n^2 allows it, else 48 to 256 bins.
+
+    Returns:
+        F64[n], sums to 1. Equal heads are computed once.
+
+    Raises:
+        ValueError: a value outside its range or of the wrong shape.
+
+    >>> from_architecture(3, 1, mixing=1.0).round(4).tolist()
+    [0.3333, 0.3333, 0.3333]
+    """
+    if length < 1 or layers < 1:
+        raise ValueError(f"length and layers must be at least 1, not {length} and {layers}")
+    if not 0 <= mlp_coherence <= 1:
+        raise ValueError(f"mlp_coherence must lie between 0 and 1, not {mlp_coherence}")
+    lam = _per_layer_number(mixing, layers, "mixing", 1.0)
+    mlp = _per_layer_number(mlp_gain, layers, "mlp_gain", 1e12)
+    heads = _heads(_per_layer(slopes, layers, "slopes"), _per_layer(diagonal, layers, "diagonal"))
+    work = sum(len(share) for _, share in heads)
+    if bins is None and work * float(length) ** 2 > EXACT_WORK:
+        bins = int(np.clip(np.cbrt(BINNED_WORK / work), *BINS))
+    bounds = edges(length, length if bins is None else bins)
+    branches = _branches(heads, bounds)
+    widths = np.diff(bounds).astype(np.float64)
+    scales = _forward(branches, lam, mlp, mlp_coherence, widths) if mlp.any() else None
+    moment = Moment.read_out(widths)
+    for t in range(layers - 1, -1, -1):
+        draw = np.ones(widths.size)
+        if scales is not None:
+            draw, gain, between = scales[t]
+            moment = moment.through_mlp(gain, between)
+        drawn = branches[t].pull(moment)
+        keep, take = (1 - lam[t]) ** 2, lam[t] ** 2
+        moment = Moment(
+            keep * moment.between + take * np.outer(draw, draw) * drawn.between,
+            keep * moment.own + take * draw**2 * drawn.own,
+            widths,
+        ).rescaled()
+    return expand(np.sqrt(moment.diagonal()), bounds)
+
+
+def _forward(
+    branches: list[_Branch], lam: F64, mlp: F64, coherence: float, widths: F64
+) -> list[tuple[F64, F64, F64]]:
+    """Per layer: D of the attention branch F64[m], and M of the MLP (own F64[m], between)."""
+    found = []
+    stream = Moment.independent(widths)
+    for branch, mix, squared in zip(branches, lam, mlp, strict=True):
+        alike, loudness = _correlation(stream)
+        drawn = branch.push(alike)
+        keep, take = (1 - mix) ** 2, mix**2 * loudness[0]
+        stream = Moment(
+            keep * stream.between + take * drawn.between,
+            keep * stream.own + take * drawn.own,
+            widths,
+        )
+        draw = np.sqrt(loudness[0] / loudness)
+        alike, loudness = _correlation(stream)
+        quiet = np.sqrt(loudness[0] / loudness)
+        # Jacobians agree wholly at equal streams and by `coherence` at orthogonal ones.
+        agree = coherence + (1 - coherence) * alike.between
+        found.append((draw, squared * quiet**2, squared * np.outer(quiet, quiet) * agree))
+        # The branch reads normalised tokens: it adds to each what it adds to token 0.
+        added = squared * loudness[0]
+        between = stream.between + added * agree * alike.between
+        own = stream.diagonal() + added
+        index = np.flatnonzero(widths == 1)
+        between[index, index] = own[index]
+        stream = Moment(between, np.where(widths == 1, 0.0, own - np.diagonal(between)), widths)
+        stream = stream.rescaled()
+    return found
+
+
+def _correlation(stream: Moment) -> tuple[Moment, F64]:
+    """The moment of streams scaled to norm 1, and their squared norms F64[m]."""
+    loudness = stream.diagonal()
+    norm = np.sqrt(loudness)
+    return (
+        Moment(stream.between / np.outer(norm, norm), stream.own / loudness, stream.widths),
+        loudness,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Exact:
+    """One layer's attention on a moment of single tokens."""
+
+    slopes: list[Slope]
+    share: F64
+
+    def pull(self, moment: Moment) -> Moment:
+        """sum_h share_h A_h^T S A_h."""
+        terms = (
+            c * k.pull(k.pull(moment.between).T)
+            for k, c in zip(self.slopes, self.share, strict=True)
+        )
+        return Moment(sum(terms), moment.own, moment.widths)
+
+    def push(self, moment: Moment) -> Moment:
+        """sum_h share_h A_h F A_h^T."""
+        terms = (
+            c * k.push(k.push(moment.between).T)
+            for k, c in zip(self.slopes, self.share, strict=True)
+        )
+        return Moment(sum(terms), moment.own, moment.widths)
+
+
+@dataclass(frozen=True, eq=False)
+class _Binned:
+    """The same over bins."""
+
+    kernels: BinnedKernel
+    share: F64
+
+    def pull(self, moment: Moment) -> Moment:
+        nothing = Moment(moment.between, moment.own, moment.widths)
+        return nothing.through_attention(self.kernels, self.share, np.ones_like(nothing.own), 0.0)
+
+    def push(self, moment: Moment) -> Moment:
+        # Seen from the rows, a token of bin B receives mass[B, A] w_A / w_B from bin A.
+        ratio = moment.widths / moment.widths[:, None]
+        turned = BinnedKernel(
+            (self.kernels.mass * ratio).transpose(0, 2, 1),
+            None
+            if self.kernels.square is None
+            else (self.kernels.square * ratio).transpose(0, 2, 1),
+        )
+        return moment.through_attention(turned, self.share, np.ones_like(moment.own), 0.0)
+
+
+_Branch = _Exact | _Binned
+Heads = list[tuple[F64, F64]]
+
+
+def _branches(heads: Heads, bounds: I64) -> list[_Branch]:
+    """One operator per layer; layers of equal heads share theirs."""
+    length = int(bounds[-1])
+    exact = bounds.size == length + 1
+    known: dict[bytes, _Branch] = {}
+    branches = []
+    for pairs, share in heads:
+        key = pairs.tobytes() + share.tobytes()
+        if key not in known:
+            slopes = [Slope.of(length, float(s), float(d)) for s, d in pairs]
+            if exact:
+                known[key] = _Exact(slopes, share)
+            else:
+                mass, square, own = map(
+                    np.stack, zip(*(k.binned(bounds) for k in slopes), strict=True)
+                )
+                known[key] = _Binned(BinnedKernel(mass, square, own), share)
+        branches.append(known[key])
+    return branches
+
+
+def _heads(slopes: F64, diagonal: F64) -> Heads:
+    if (slopes < 0).any():
+        raise ValueError("slopes must be at least 0")
+    slopes, diagonal = np.broadcast_arrays(slopes, diagonal)
+    return [_distinct(s, d) for s, d in zip(slopes, diagonal, strict=True)]
