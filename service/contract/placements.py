@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from service.contract.base import Digest, Wire
 from service.contract.curves import DeadZone
 from service.contract.models import ModelId, PositionalEncoding
-from service.contract.profiles import PredictionName
+from service.contract.views import Source as CurveSource
 
 MAX_CHUNKS = 5_000
 MAX_TOKENS = 1_000_000
@@ -18,8 +18,8 @@ MAX_CHUNK_CHARACTERS = 2_000_000
 MAX_DENSITY = 131_072
 
 Objective = Literal["mean_visibility", "total_mass", "worst_case"]
-MeasuredSource = Literal["needle", "measured", "per_document", "last_token_attention"]
-Source = MeasuredSource | PredictionName
+Source = Literal["needle", "last_token_attention"] | CurveSource
+"""A curve of a profile: retrieval by depth, attention, or what `views.Source` names."""
 Tokens = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
 Slot = Annotated[int, Field(ge=0, le=MAX_CHUNKS)]
 Number = Annotated[float, Field(ge=-1e12, le=1e12)]
@@ -178,7 +178,7 @@ class Confidence(Wire):
 class Suggestion(Wire):
     """Something that reordering alone cannot do."""
 
-    kind: Literal["book_end", "split_query", "fewer_chunks"]
+    kind: Literal["book_end", "split_query"]
     chunk_id: str | None
     detail: str
 

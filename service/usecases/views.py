@@ -107,7 +107,7 @@ def dead_zone(profile: Profile, threshold: float, source: Source) -> DeadZoneVie
     return DeadZoneView(profile=profile.id, source=source, threshold=threshold, dead_zone=zone)
 
 
-def zone_of(influence: Sequence[float], threshold: float) -> DeadZone | None:
+def zone_of(influence: npt.ArrayLike, threshold: float) -> DeadZone | None:
     """The dead zone of a curve, as the wire has it."""
     found = shape.dead_zone(np.asarray(influence, dtype=np.float64), threshold=threshold)
     if found is None:

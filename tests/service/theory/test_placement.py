@@ -210,7 +210,7 @@ def test_large_problems_keep_pins_and_groups(seed: int, m: int, data: st.DataObj
 
 
 def test_outside_in_uses_the_right_key() -> None:
-    """Relevance per token for visibility: exact on U-shaped curves, which plain relevance is not."""
+    """Relevance per token for visibility: exact on U-shaped curves."""
     for seed in range(5):
         p = problem(seed, 12)
         assert p.value(outside_in(p)) == pytest.approx(p.value(subsets(p)), rel=1e-4)

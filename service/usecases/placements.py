@@ -1,0 +1,138 @@
+"""Put chunks in order: from wire request to theory and back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from service.contract.errors import InvalidRequest, ProfileNotFound
+from service.contract.placements import Chunk, PlacementRequest, PlacementResponse
+from service.contract.profiles import ProfileBody, ProfilePage, ProfileSummary
+from service.store.profiles import StoredProfile
+from service.usecases import placement_curves as curves
+from service.usecases.placement_curves import PlacementCurve
+from service.usecases.placement_order import place
+
+__all__ = ["ProfileReader", "TokenCounter", "answer", "find_curve", "place"]
+
+_INLINE_CHUNKS = 64
+_INLINE_TOKENS = 32_768
+_SEARCHED = 50
+
+
+class ProfileReader(Protocol):
+    """What this use case needs of `service.store.profiles.ProfileStore`."""
+
+    async def get(self, profile_id: str) -> StoredProfile | None:
+        """The stored profile, or None."""
+
+    async def list(
+        self, model: str | None = None, limit: int = 20, cursor: str | None = None
+    ) -> ProfilePage:
+        """Summaries, newest first."""
+
+
+class TokenCounter(Protocol):
+    """Counts texts as a model's tokenizer does."""
+
+    async def count(self, tokenizer_digest: str, texts: Sequence[str]) -> list[int] | None:
+        """Tokens of each text; None when the tokenizer is not at hand."""
+
+
+async def answer(
+    request: PlacementRequest, profiles: ProfileReader, counter: TokenCounter | None = None
+) -> PlacementResponse:
+    """Order the chunks by the curve that the request names.
+
+    Raises:
+        InvalidRequest: pins that contradict each other, a curve that the profile lacks, texts
+            that cannot be counted.
+        ProfileNotFound: no such profile, or none of this model that serves.
+        TooLong: the prompt exceeds `MAX_TOKENS`.
+        StoreUnavailable: the store is away.
+    """
+    curve = await find_curve(request, profiles)
+    counts = await _count(request.chunks, curve, counter)
+    if len(counts) <= _INLINE_CHUNKS and sum(counts) <= _INLINE_TOKENS and curve.basis != "theory":
+        return place(request, curve, counts)
+    return await asyncio.to_thread(place, request, curve, counts)
+
+
+async def find_curve(request: PlacementRequest, profiles: ProfileReader) -> PlacementCurve:
+    """The curve that the request names; see `answer` for errors."""
+    if request.density is not None:
+        return curves.of_density(request.density)
+    if request.profile_id is not None:
+        stored = await profiles.get(request.profile_id)
+        if stored is None:
+            raise ProfileNotFound(
+                f"no profile {request.profile_id}, or it was evicted", field="profile_id"
+            )
+        return curves.of_profile(stored.body, request.source)
+    if request.model is None:
+        assert request.architecture is not None
+        return curves.of_architecture(request.architecture)
+    return await _of_model(request, request.model, profiles)
+
+
+async def _of_model(
+    request: PlacementRequest, model: str, profiles: ProfileReader
+) -> PlacementCurve:
+    """The newest profile with trained weights that has the source; else theory, if allowed."""
+    page = await profiles.list(model, _SEARCHED)
+    refusal: InvalidRequest | None = None
+    for summary in page.items:
+        if summary.weights == "random":
+            continue
+        stored = await profiles.get(summary.id)
+        if stored is None:
+            continue
+        try:
+            return curves.of_profile(stored.body, request.source)
+        except InvalidRequest as error:
+            refusal = refusal or error
+    if request.allow_theory:
+        return await _theory(request, page.items, profiles)
+    if refusal is not None:
+        raise refusal
+    raise ProfileNotFound(
+        f"no profile of {model} with trained weights: measure one with POST /v1/profiles, or set "
+        "`allow_theory`",
+        field="model",
+    )
+
+
+async def _theory(
+    request: PlacementRequest, known: Sequence[ProfileSummary], profiles: ProfileReader
+) -> PlacementCurve:
+    if request.architecture is not None:
+        return curves.of_architecture(request.architecture)
+    for summary in known:
+        stored = await profiles.get(summary.id)
+        if stored is not None:
+            body = ProfileBody.model_validate_json(stored.body)
+            return curves.of_architecture(curves.architecture_of(body), body.model.max_length)
+    raise ProfileNotFound(
+        "nothing is known about this model's architecture: give `architecture`", field="model"
+    )
+
+
+async def _count(
+    chunks: Sequence[Chunk], curve: PlacementCurve, counter: TokenCounter | None
+) -> list[int]:
+    texts = [chunk.text for chunk in chunks if chunk.text is not None]
+    counted: list[int] | None = []
+    if texts:
+        if counter is not None and curve.tokenizer_digest is not None:
+            counted = await counter.count(curve.tokenizer_digest, texts)
+        else:
+            counted = None
+    if counted is None:
+        raise InvalidRequest(
+            "`text` cannot be counted: the tokenizer of the model behind this curve is not at "
+            "hand; give `tokens`",
+            field="chunks.text",
+        )
+    rest = iter(counted)
+    return [chunk.tokens if chunk.tokens is not None else next(rest) for chunk in chunks]
