@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from service.contract.profiles import Profile
 from service.render.scene import PREDICTION_STYLES, Area, Line, Point, Rect, Scene, Text
 
-WIDTH, HEIGHT = 860, 460
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 24, 58, 92
+WIDTH, HEIGHT = 860, 480
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 24, 76, 92
 _DECADES = 3.0
 """No more than this many decades below the highest point: a collapsed curve has zeros."""
 SHOWN_PREDICTIONS = ("residual", "residual_content", "second_moment", "measured_kernel")
@@ -51,7 +51,8 @@ def scene(profile: Profile) -> Scene:
     """
     tokens = profile.request.sequence_length
     names = shown_predictions(profile)
-    curves = [profile.measured.influence, *(profile.predictions[n].influence for n in names)]
+    curves = [profile.measured.influence, profile.measured.high]
+    curves += [profile.predictions[name].influence for name in names]
     axes = _axes(tokens, curves)
     shapes: list[Rect | Area | Line | Text] = [Rect(0, 0, WIDTH, HEIGHT, "page")]
     shapes += _zone(profile, axes)
@@ -143,7 +144,7 @@ def _frame(axes: _Axes) -> list[Line | Text]:
     shapes.append(Line(((_LEFT, _TOP), (_LEFT, bottom), (right, bottom)), "axis"))
     middle = (_LEFT + right) / 2
     shapes.append(Text(middle, bottom + 38, "position in the prompt (tokens)", "middle", "small"))
-    shapes.append(Text(8, _TOP - 6, "density (1 = uniform)", "start", "small"))
+    shapes.append(Text(8, _TOP - 10, "density (1 = uniform)", "start", "small"))
     return shapes
 
 

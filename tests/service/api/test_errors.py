@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from service.api.bodies import BodyInvalid, parse
+from service.api.problems import STATUS, field_errors, problem
+from service.contract.errors import BY_CODE, InvalidRequest
+from service.contract.profiles import ProfileRequest
+
+POSTS = ["/v1/profiles"]
+JSON = {"Content-Type": "application/json"}
+
+
+def assert_problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text[:300]
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.headers["cache-control"] == "no-store"
+    document: dict[str, Any] = answer.json()
+    assert document["code"] == code
+    assert document["status"] == status
+    assert document["type"] == f"/problems/{code}"
+    assert document["request_id"] == answer.headers["x-request-id"]
+    assert document["detail"]
+    return document
+
+
+def untouched(client: redis.Redis) -> bool:
+    return client.dbsize() == 0
+
+
+BAD_BODIES: list[tuple[bytes, str]] = [
+    (b"\x80\x81\x82\xff", "body"),
+    (b'{"model": "\x80\xff"}', "body"),
+    (b"", "body"),
+    (b"null", "body"),
+    (b"[]", "body"),
+    (b'"text"', "body"),
+    (b"{", "body"),
+    (b'{"model": "gpt2"} x', "body"),
+    (b'\xef\xbb\xbf{"model": "gpt2"}', "body"),
+    (b'{"model": "\\ud800"}', "body"),
+    (b'{"\\ud800": 1, "model": "gpt2"}', "body"),
+    (b'{"model": "gpt2", "model": "gpt2"}', "model"),
+    (b'{"model": "gpt2", "documents": {"count": 1, "count": 1}}', "count"),
+    (b'{"model": "gpt2", "seed": NaN}', "seed"),
+    (b'{"model": "gpt2", "seed": Infinity}', "seed"),
+    (b'{"model": "gpt2", "seed": -Infinity}', "seed"),
+    (b'{"model": "gpt2", "seed": 1e400}', "seed"),
+    (b"[" * 100_000, "body"),
+    (b'{"a":' * 100_000, "body"),
+    (b'{"model": "gpt2", "seed": ' + b"9" * 5_000 + b"}", "body"),
+    (b"{}", "model"),
+    (b'{"modle": "gpt2"}', "modle"),
+    (b'{"model": null}', "model"),
+    (b'{"model": 1}', "model"),
+    (b'{"model": "gpt2", "documents": {"texts": ["a"]}}', "documents.texts"),
+    (b'{"model": "gpt2", "documents": {"source": "inline"}}', "documents.texts"),
+    (b'{"model": "gpt2", "documents": {"source": "inline", "texts": [""]}}', "documents.texts.0"),
+    (b'{"model": "gpt2", "documents": {"source": "corpus", "name": "../x"}}', "documents.name"),
+    (b'{"model": "gpt2", "target": "x"}', "target"),
+    (b'{"model": "preset:gpt2"}', "model"),
+    (b'{"model": "gpt2", "predictions": ["residual", "residual"]}', "predictions"),
+    (b'{"model": "gpt2", "objective": "loss"}', "objective"),
+]
+NUMBERS = ["-1", "0", "1000000000000", "1e3", '"256"', "true", "null", "1.5", "[256]", "NaN"]
+IDS = [
+    "", "a/b/c", "../x", "/etc", ".", "..", "%2e%2e", "a\\u0000b", "a" * 300, "/tmp", "local:../x",
+    "demo:", "local:a/b", "a//b", "a b", "-x", "http://x/y", "é",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", POSTS)
+@pytest.mark.parametrize(("body", "field"), BAD_BODIES)
+async def test_bad_bodies_are_refused_by_field(
+    client: httpx.AsyncClient, redis_sync: redis.Redis, path: str, body: bytes, field: str
+) -> None:
+    answer = await client.post(path, content=body, headers=JSON)
+    document = assert_problem(answer, 422, "invalid_request")
+    assert field in {error["field"] for error in document["errors"]}
+    assert untouched(redis_sync)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("field", ["sequence_length", "documents.count", "seed", "probes"])
+async def test_numbers_are_strict_and_bounded(
+    client: httpx.AsyncClient, redis_sync: redis.Redis, field: str, number: str
+) -> None:
+    if (field, number) == ("seed", "0"):
+        return
+    inner = f'"{field}": {number}'
+    if "." in field:
+        inner = f'"documents": {{"count": {number}}}'
+    body = f'{{"model": "gpt2", {inner}}}'.encode()
+    answer = await client.post("/v1/profiles", content=body, headers=JSON)
+    document = assert_problem(answer, 422, "invalid_request")
+    assert [error["field"] for error in document["errors"]] == [field]
+    assert untouched(redis_sync)
+
+
+@pytest.mark.parametrize("identifier", IDS)
+async def test_model_ids_are_never_paths(
+    client: httpx.AsyncClient, redis_sync: redis.Redis, identifier: str
+) -> None:
+    body = f'{{"model": "{identifier}"}}'.encode()
+    answer = await client.post("/v1/profiles", content=body, headers=JSON)
+    document = assert_problem(answer, 422, "invalid_request")
+    assert document["errors"][0]["field"] == "model"
+    assert untouched(redis_sync)
+
+
+@pytest.mark.parametrize(
+    "kind", [None, "text/plain", "application/x-www-form-urlencoded", "application", "é/json"]
+)
+async def test_the_body_must_be_declared_as_json(
+    client: httpx.AsyncClient, kind: str | None
+) -> None:
+    headers = {} if kind is None else {"Content-Type": kind.encode()}
+    answer = await client.post("/v1/profiles", content=b'{"model": "gpt2"}', headers=headers)
+    assert_problem(answer, 415, "unsupported_media_type")
+
+
+@pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "application/merge+json"])
+async def test_json_by_any_name(client: httpx.AsyncClient, kind: str) -> None:
+    answer = await client.post(
+        "/v1/profiles", content=b'{"model": "gpt2"}', headers={"Content-Type": kind}
+    )
+    assert answer.status_code == 202
+
+
+async def test_large_bodies_are_refused_before_parsing(
+    client: httpx.AsyncClient, redis_sync: redis.Redis
+) -> None:
+    ten_megabytes = b"[" * 10_000_000
+    declared = await client.post("/v1/profiles", content=ten_megabytes, headers=JSON)
+    assert_problem(declared, 413, "payload_too_large")
+
+    async def chunks() -> Any:
+        for _ in range(100):
+            yield b"[" * 100_000
+
+    streamed = await client.post("/v1/profiles", content=chunks(), headers=JSON)
+    document = assert_problem(streamed, 413, "payload_too_large")
+    assert document["errors"][0]["field"] == "body"
+    assert untouched(redis_sync)
+
+
+async def test_cost_is_bounded_before_queueing(
+    client: httpx.AsyncClient, redis_sync: redis.Redis
+) -> None:
+    many = {"model": "x/y", "sequence_length": 131_072, "documents": {"count": 4_096}}
+    document = assert_problem(await client.post("/v1/profiles", json=many), 422, "too_large")
+    assert document["errors"][0]["field"] == "documents.count"
+    assert untouched(redis_sync)
+
+
+async def test_models_outside_the_allow_list_are_refused(
+    gateway: Any, redis_sync: redis.Redis
+) -> None:
+    client = await gateway(allowed_models="demo:*,openai-community/*")
+    refused = await client.post("/v1/profiles", json={"model": "evil/model"})
+    document = assert_problem(refused, 403, "model_not_allowed")
+    assert document["errors"][0]["field"] == "model"
+    assert untouched(redis_sync)
+    allowed = await client.post("/v1/profiles", json={"model": "openai-community/gpt2"})
+    assert allowed.status_code == 202
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code", "allow"),
+    [
+        ("GET", "/nothing", 404, "not_found", None),
+        ("GET", "/v1/profiles/", 404, "not_found", None),
+        ("POST", "/v1/profiles/" + "a" * 32, 405, "method_not_allowed", "GET, HEAD, DELETE"),
+        ("PUT", "/v1/profiles", 405, "method_not_allowed", "GET, HEAD, POST"),
+        ("OPTIONS", "/v1/models", 405, "method_not_allowed", "GET, HEAD"),
+        ("BREW", "/healthz", 405, "method_not_allowed", "GET, HEAD"),
+        ("GET", "/v1/profiles/xyz", 422, "invalid_request", None),
+        ("GET", "/v1/profiles/" + "a" * 32, 404, "profile_not_found", None),
+        ("GET", "/v1/profiles/" + "a" * 32 + ".pdf", 422, "invalid_request", None),
+        ("GET", "/v1/jobs/" + "a" * 32, 404, "job_not_found", None),
+        ("DELETE", "/v1/jobs/" + "a" * 32, 404, "job_not_found", None),
+        ("GET", "/v1/jobs/" + "a" * 32 + "/events", 404, "job_not_found", None),
+        ("GET", "/v1/comparisons", 422, "invalid_request", None),
+        ("GET", "/v1/profiles/%2e%2e%2f%00", 404, "not_found", None),
+    ],
+)
+async def test_every_error_is_a_problem(
+    client: httpx.AsyncClient, method: str, path: str, status: int, code: str, allow: str | None
+) -> None:
+    answer = await client.request(method, path)
+    assert_problem(answer, status, code)
+    assert answer.headers.get("allow") == allow
+
+
+async def test_redis_away_is_a_quick_503(gateway: Any, tmp_path: Any) -> None:
+    client = await gateway(redis_url=f"unix://{tmp_path}/nothing.sock")
+    for answer in (
+        await client.post("/v1/profiles", json={"model": "gpt2"}),
+        await client.get("/v1/profiles"),
+        await client.get("/v1/profiles/" + "a" * 32),
+        await client.get("/v1/jobs/" + "a" * 32),
+        await client.get("/v1/models"),
+    ):
+        assert_problem(answer, 503, "store_unavailable")
+        assert int(answer.headers["retry-after"]) >= 1
+    ready = await client.get("/readyz")
+    document = assert_problem(ready, 503, "not_ready")
+    assert document["redis"]["ok"] is False
+    assert (await client.get("/healthz")).status_code == 200
+
+
+async def test_a_full_queue_says_when_to_come_back(gateway: Any) -> None:
+    client = await gateway(max_queued=2)
+    for seed in range(2):
+        answer = await client.post("/v1/profiles", json={"model": "gpt2", "seed": seed})
+        assert answer.status_code == 202
+    full = await client.post("/v1/profiles", json={"model": "gpt2", "seed": 2})
+    assert_problem(full, 429, "queue_full")
+    assert int(full.headers["retry-after"]) >= 1
+    joined = await client.post("/v1/profiles", json={"model": "gpt2", "seed": 1})
+    assert joined.status_code == 202
+
+
+async def test_a_fault_of_ours_is_a_problem_without_details(
+    gateway: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await gateway()
+
+    def broken(*arguments: object, **named: object) -> None:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr("service.usecases.catalogue.catalogue", broken)
+    answer = await client.get("/v1/models", headers={"X-Request-ID": "abc-1"})
+    document = assert_problem(answer, 500, "internal_error")
+    assert "secret" not in answer.text
+    assert document["request_id"] == "abc-1"
+    assert "secret detail" in caplog.text
+
+
+def test_every_code_of_the_tree_has_a_status() -> None:
+    assert set(BY_CODE) <= set(STATUS)
+    assert all(400 <= status < 600 for status in STATUS.values())
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_parsed_or_refused(raw: bytes) -> None:
+    try:
+        parse(ProfileRequest, raw)
+    except (InvalidRequest, BodyInvalid) as error:
+        if isinstance(error, BodyInvalid):
+            assert field_errors(error.errors)
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from([*ProfileRequest.model_fields, "x", "\ud800"]), _json, max_size=5
+    )
+)
+def test_any_json_becomes_a_request_or_an_encodable_problem(value: dict[str, Any]) -> None:
+    raw = json.dumps(value).encode()
+    try:
+        found = parse(ProfileRequest, raw)
+    except InvalidRequest as error:
+        errors = [(error.field or "", error.detail)]
+    except BodyInvalid as error:
+        errors = field_errors(error.errors)
+    else:
+        assert found.job_id
+        return
+    answer = problem({"type": "http"}, "invalid_request", "detail", errors=errors)
+    assert json.loads(answer.body)["errors"]
+    assert len(answer.body) < 30_000
+
+
+async def test_field_names_of_the_caller_do_not_break_the_answer(
+    client: httpx.AsyncClient,
+) -> None:
+    long = "x" * 10_000
+    body = json.dumps({"model": "gpt2", long: 1, "é\u0000": 2}).encode()
+    answer = await client.post("/v1/profiles", content=body, headers=JSON)
+    document = assert_problem(answer, 422, "invalid_request")
+    assert all(len(error["field"]) <= 300 for error in document["errors"])
