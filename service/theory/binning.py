@@ -33,8 +33,8 @@ def edges(length: int, bins: int) -> I64:
         bins: at least 4 unless `length` is shorter.
 
     Returns:
-        I64[m+1] from 0 to n, strictly increasing, m about `bins` (at most one more); every token its own when
-        `bins >= length`.
+        I64[m+1] from 0 to n, strictly increasing, m about `bins` (at most one more); every token
+        is its own bin when `bins >= length`.
 
     >>> edges(12, 8).tolist()
     [0, 1, 2, 4, 6, 8, 10, 11, 12]
