@@ -197,11 +197,12 @@ def _full(
             "predictions leave them out"
         )
     choice = choose(model, ids, logits, found.cores, tolerance_of(model))
+    reasons: tuple[str, ...] = ()
     if choice.capture == "none":
-        warnings.append(
+        reasons = (
             "the attention weights cannot be watched without changing the model ("
             + "; ".join(choice.rejected)
-            + "): no kernels, mixing only"
+            + "): mixing, but no kernels",
         )
     if choice.sinks:
         warnings.append("attention sinks: the rows of the kernels sum to less than one")
@@ -212,7 +213,7 @@ def _full(
         sites=sites,
         block=blocks.pop() if len(blocks) == 1 else "mixed",
         capture=choice.capture,
-        reasons=(),
+        reasons=reasons,
         warnings=tuple(warnings),
         attention_layers=len(sites),
         layers=layers,

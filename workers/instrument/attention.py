@@ -1,0 +1,183 @@
+"""One softmax attention operation as its operands, and its probabilities a few rows at a time.
+
+The heads x n x n matrix of a whole layer is never formed: `feed` walks over blocks of query rows,
+and under a plain causal mask a block only looks at the keys up to its own last row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+_BLOCK_BYTES = 4 << 20
+_MASKED = -9000.0
+"""Logits below this are masked. Some models mask by -10,000 instead of minus infinity."""
+
+
+@dataclass
+class AttentionCall:
+    """softmax(scaling * q.k, soft-capped, + bias, masked; sink columns dropped afterwards).
+
+    ``query`` is [B, H, n, d], ``key`` [B, G, m, d] with G dividing H (grouped queries share keys).
+    ``mask`` [B or 1, H or 1, n, m] is True where a key is visible; None with ``causal`` means
+    j <= i, None without it everything. ``bias`` [.., n, m] is added to the logits, ``sink`` [H] is
+    one more logit per head that draws weight and carries no value. ``probabilities`` [B, H, n, m]
+    is set when the model formed them itself.
+    """
+
+    number: int
+    query: Tensor
+    key: Tensor
+    scaling: float
+    mask: Tensor | None = None
+    causal: bool = True
+    bias: Tensor | None = None
+    softcap: float | None = None
+    sink: Tensor | None = None
+    formed: Tensor | None = None
+    observed_bias: Tensor | None = None
+    """Path B only: rows of the bias as recovered from the logits, [H, 2, m] (last, middle)."""
+
+    @property
+    def batch(self) -> int:
+        """Documents in the batch."""
+        return int(self.query.shape[0])
+
+    @property
+    def heads(self) -> int:
+        """Query heads."""
+        return int(self.query.shape[1])
+
+    @property
+    def length(self) -> int:
+        """Query positions."""
+        return int(self.query.shape[2])
+
+    @property
+    def keys(self) -> int:
+        """Key positions."""
+        return int(self.key.shape[2])
+
+    @property
+    def plain(self) -> bool:
+        """Whether the mask is exactly j <= i."""
+        return self.mask is None and self.causal and self.length == self.keys
+
+    def blocks(self) -> Iterator[tuple[int, int]]:
+        """Ranges of query rows whose scores fit the working buffer."""
+        row = self.batch * self.heads * self.keys * 4
+        step = min(256, max(16, _BLOCK_BYTES // row))
+        for start in range(0, self.length, step):
+            yield start, min(start + step, self.length)
+
+    def reach(self, stop: int) -> int:
+        """How many keys rows before ``stop`` can see at most."""
+        return stop if self.plain else self.keys
+
+    def visible(self, start: int, stop: int) -> Tensor:
+        """Mask of some rows, bool [B or 1, H or 1, stop - start, reach]."""
+        if self.mask is not None:
+            return self.mask[..., start:stop, :]
+        reach = self.reach(stop)
+        device = self.query.device
+        if not self.causal:
+            return torch.ones(1, 1, stop - start, reach, dtype=torch.bool, device=device)
+        rows = torch.arange(start, stop, device=device) + (self.keys - self.length)
+        return (torch.arange(reach, device=device) <= rows[:, None])[None, None]
+
+    def scores(self, start: int, stop: int) -> Tensor:
+        """``scaling * q.k`` of some rows, float32 [B, H, stop - start, reach]."""
+        return grouped_scores(
+            self.query[:, :, start:stop], self.key[:, :, : self.reach(stop)], self.scaling
+        )
+
+    def probabilities(self, start: int, stop: int) -> Tensor:
+        """Attention weights of some rows, float32 [B, H, stop - start, reach]."""
+        if self.formed is not None:
+            return self.formed[:, :, start:stop].float()
+        scores = self.scores(start, stop)
+        if self.softcap is not None:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        if self.bias is not None:
+            scores = scores + self.bias[..., start:stop, : scores.shape[-1]].float()
+        floor = torch.finfo(torch.float32).min
+        if self.plain:
+            corner = torch.ones(
+                stop - start, stop - start, dtype=torch.bool, device=scores.device
+            ).triu_(1)
+            scores[..., start:].masked_fill_(corner, floor)
+        else:
+            scores = scores.masked_fill_(~self.visible(start, stop), floor)
+        if self.sink is None:
+            return torch.softmax(scores, -1)
+        sink = self.sink.float().reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        return torch.softmax(torch.cat([scores, sink], -1), -1)[..., :-1]
+
+
+def grouped_scores(query: Tensor, key: Tensor, scaling: float) -> Tensor:
+    """``scaling * q.k`` in float32 without repeating shared keys.
+
+    ``query`` [B, H, c, d] and ``key`` [B, G, m, d] give [B, H, c, m].
+    """
+    batch, heads, rows, width = query.shape
+    groups, keys = key.shape[1], key.shape[2]
+    stacked = query.float().mul(scaling).reshape(batch * groups, heads // groups * rows, width)
+    flat = key.float().reshape(batch * groups, keys, width)
+    return torch.bmm(stacked, flat.transpose(1, 2)).view(batch, heads, rows, keys)
+
+
+def split_mask(mask: Tensor | None, keys: int) -> tuple[Tensor | None, Tensor | None]:
+    """(visible, bias) from a boolean or an additive mask of any transformers model."""
+    if mask is None:
+        return None, None
+    mask = mask[..., :keys]
+    if mask.dtype == torch.bool:
+        return mask, None
+    visible = mask > _MASKED
+    biased = bool((mask.masked_fill(~visible, 0) != 0).any())
+    return visible, (mask if biased else None)
+
+
+def visible_scores(scores: Tensor) -> Tensor:
+    """Where masked logits leave something to see, for models that mask by a large number."""
+    return scores > _MASKED
+
+
+@dataclass
+class BatchShape:
+    """The batch that is running, and how many attention operations it has shown so far."""
+
+    batch: int = 0
+    length: int = 0
+    shown: int = 0
+
+    def start(self, batch: int, length: int) -> None:
+        """A new pass begins."""
+        self.batch, self.length, self.shown = batch, length, 0
+
+    def next(self) -> int:
+        """Number of the operation that is about to be shown."""
+        self.shown += 1
+        return self.shown - 1
+
+
+class Observer(Protocol):
+    """What gathers statistics."""
+
+    def begin(self, call: AttentionCall) -> None:
+        """A new attention operation."""
+
+    def rows(self, call: AttentionCall, start: int, probabilities: Tensor) -> None:
+        """Its weights for the query rows from ``start`` on, [B, H, c, reach]."""
+
+
+@torch.no_grad()
+def feed(observer: Observer, call: AttentionCall) -> None:
+    """Hand one operation to an observer, block by block, outside the autograd graph."""
+    observer.begin(call)
+    for start, stop in call.blocks():
+        observer.rows(call, start, call.probabilities(start, stop))
