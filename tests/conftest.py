@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ import redis
 import redis.asyncio
 
 from service import embedded
+from service.contract.profiles import ProfileRequest
 from service.store.connection import connect, connect_async
 
 
@@ -57,3 +62,67 @@ async def redis_async(redis_url: str) -> AsyncIterator[redis.asyncio.Redis]:
     yield client
     await client.aclose()
     await client.connection_pool.disconnect()
+
+
+class Workers:
+    """Starts fake workers (tests/workers/fake_worker.py) as processes, and ends them all."""
+
+    script = Path(__file__).parent / "workers" / "fake_worker.py"
+
+    def __init__(self, url: str, data_dir: Path) -> None:
+        self.url, self.data_dir = url, data_dir
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(
+        self, *, lease: float = 2.0, grace: float = 5.0, **more: str
+    ) -> subprocess.Popen[bytes]:
+        """One more worker; `more` are environment variables."""
+        environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(Path(__file__).parents[1]),
+            "LACUNA_REDIS_URL": self.url,
+            "LACUNA_DATA_DIR": str(self.data_dir),
+            "LACUNA_LEASE_SECONDS": str(lease),
+            "LACUNA_GRACE_SECONDS": str(grace),
+            **more,
+        }
+        log = open(self.data_dir / f"worker-{len(self.processes)}.log", "wb")  # noqa: SIM115
+        with log:
+            process = subprocess.Popen(
+                [sys.executable, str(self.script)], env=environment, stderr=log
+            )
+        self.processes.append(process)
+        return process
+
+    def log(self, index: int = 0) -> str:
+        """What a worker wrote."""
+        return (self.data_dir / f"worker-{index}.log").read_text()
+
+    def close(self) -> None:
+        """Kill what is left."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def workers(redis_url: str, tmp_path: Path) -> Iterator[Workers]:
+    """Fake worker processes on the session's store."""
+    started = Workers(redis_url, tmp_path)
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def make_request() -> Callable[..., ProfileRequest]:
+    """Builds a request whose job does what `text` says in a fake worker."""
+
+    def make(text: str = "sleep 0", **fields: object) -> ProfileRequest:
+        documents = {"source": "inline", "count": 1, "texts": [text]}
+        return ProfileRequest.model_validate(
+            {"model": "preset:gpt2", "weights": "random", "documents": documents, **fields}
+        )
+
+    return make

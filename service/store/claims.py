@@ -87,16 +87,13 @@ class ClaimStore:
         script = self.client.register_script(source(name))
         return script(keys=ROUTE, args=list(arguments))
 
-    def claim(self, *, block: float = BLOCK_SECONDS) -> Claim | None:
-        """Take the next job; block up to `block` seconds for one. One job, never more."""
-        if (claim := self._claim_now()) is not None or block <= 0:
-            return claim
+    def wait(self, seconds: float = BLOCK_SECONDS) -> bool:
+        """Block until a job may wait, at most `seconds`; whether there is reason to `claim`."""
         names = [keys.wake(queue) for queue in self.queues]
-        if self.client.blpop(names, timeout=block) is None:
-            return None
-        return self._claim_now()
+        return self.client.blpop(names, timeout=seconds) is not None
 
-    def _claim_now(self) -> Claim | None:
+    def claim(self) -> Claim | None:
+        """Take the next job, if one waits. One job, never more; the attempt counts from here."""
         for queue in self.queues:
             token = f"{self.name}/{secrets.token_hex(8)}"
             reply = self._run("claim", queue, token, self.name, self._lease_us)
@@ -120,8 +117,9 @@ class ClaimStore:
         Args:
             claim: the lease under which the result was made.
             outcome: the result.
-            late: the result was kept on disk while Redis was away: it also counts when the job
-                waits again, but not when another worker holds it.
+            late: the result was kept on disk while Redis was away. The profile is kept in any
+                case, for it is content-addressed; the job ends also when it waits again, but not
+                when another worker holds it.
         """
         model = str(json.loads(outcome.summary)["model"])
         parts = (outcome.profile_id, outcome.body, outcome.envelope, outcome.summary, model)
@@ -165,6 +163,10 @@ class ClaimStore:
         return mended
 
     def announce(self, facts: WorkerModels, ttl: float) -> None:
-        """Tell the gateways that this worker lives and what it offers; `ttl` 0 says goodbye."""
+        """Tell the gateways that this worker lives and what it offers, good for `ttl` seconds."""
         document = facts.model_dump_json().encode()
         self._run("worker_beat", self.name, int(ttl * 1e3), document, *self.queues)
+
+    def farewell(self) -> None:
+        """Tell the gateways that this worker is gone."""
+        self._run("worker_beat", self.name, 0, "", *self.queues)

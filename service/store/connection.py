@@ -19,9 +19,16 @@ from service.contract.errors import StoreUnavailable
 BLOCK_SECONDS = 2.0
 """How long an idle worker blocks on its queue; the worker's socket timeout is far above."""
 
-# First words of error replies that say "not now" rather than "you made a mistake".
-_AWAY = ("OOM", "MISCONF", "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "BUSY",
-         "TRYAGAIN")  # fmt: skip
+# Error replies that say "not now" rather than "you made a mistake": those with a class in redis-py,
+# and the codes (first words) of the others.
+_AWAY_CLASSES = (
+    redis.exceptions.OutOfMemoryError,
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.MasterDownError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.TryAgainError,
+)
+_AWAY_WORDS = ("MISCONF", "NOREPLICAS", "BUSY ")
 
 
 def connect_async(url: str) -> redis.asyncio.Redis:
@@ -55,7 +62,9 @@ def is_outage(error: BaseException) -> bool:
     """Whether an error means that the store cannot serve us now, and may later."""
     if isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError):
         return True
-    return isinstance(error, redis.ResponseError) and str(error).startswith(_AWAY)
+    if isinstance(error, _AWAY_CLASSES):
+        return True
+    return isinstance(error, redis.ResponseError) and str(error).startswith(_AWAY_WORDS)
 
 
 @contextmanager
@@ -70,7 +79,7 @@ def translated() -> Iterator[None]:
     except (redis.RedisError, OSError) as error:
         if not is_outage(error):
             raise
-        full = isinstance(error, redis.exceptions.OutOfMemoryError) or str(error).startswith("OOM")
+        full = isinstance(error, redis.exceptions.OutOfMemoryError)
         detail = "the store is out of memory" if full else "the store does not answer"
         raise StoreUnavailable(f"{detail}; try again shortly", retry_after=5.0) from error
 

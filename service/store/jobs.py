@@ -151,13 +151,17 @@ class JobStore:
         Raises:
             JobNotFound: there is none.
         """
-        found = False
+        last: Job | None = None
         async for job in self._watcher.follow(job_id):
-            found = True
+            # The estimate moves with every look; that alone is no event.
+            news = job.model_copy(update={"eta_seconds": None})
+            if news == last:
+                continue
+            last = news
             yield job
             if job.state in TERMINAL:
                 return
-        if not found:
+        if last is None:
             raise _not_found(job_id)
 
     async def profile_of(self, job_id: str) -> str | None:

@@ -3,24 +3,20 @@
 --   'cancelled'
 --   'done', profile id, body, envelope, summary, model
 -- -> 'ok' | 'lost' | 'again' (cancelled, but somebody asked for it since: it waits again)
--- `late`: the result was kept on disk while Redis was away. Results are content-addressed, so it
--- counts also when the job meanwhile waits again; but never against another worker's lease.
+-- `late`: the result was kept on disk while Redis was away. Its profile is kept in any case, for
+-- profiles are content-addressed; the job ends if it waits again, but another worker's lease stands.
 local id, token, ttl, outcome = ARGV[1], ARGV[2], ARGV[3], ARGV[5]
 local key, at = JOB .. id, now()
 local f = redis.call('HMGET', key, 'token', 'state', 'queue', 'started', 'pinned', 'interest', 'high')
 local mine = f[1] == token and f[2] == 'running'
-if not mine and not (ARGV[4] == '1' and f[2] == 'queued' and outcome == 'done') then return 'lost' end
+local late = ARGV[4] == '1' and outcome == 'done'
+if not mine and not late then return 'lost' end
 local queue = f[3]
 
-local function leave()
-  redis.call('ZREM', LEASED .. queue, id)
-  redis.call('ZREM', ready_key(queue, f[7]), id)
-end
-
+-- The first write takes memory: a full server refuses it, and then nothing is written; the worker
+-- keeps the result and tries again.
 local function keep_profile(pid, body, envelope, summary, model)
   local pkey, size = PROFILE .. pid, #body + #envelope + #summary
-  -- The first write takes memory: a full server refuses it, the worker keeps the result and retries.
-  redis.call('HSET', key, 'profile', pid)
   -- Immutable: what stands under this id already is never changed.
   if redis.call('EXISTS', pkey) == 0 then
     redis.call('HSET', pkey, 'body', body, 'envelope', envelope, 'summary', summary, 'model', model,
@@ -42,22 +38,23 @@ end
 
 if outcome == 'done' then
   keep_profile(ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10])
-  leave()
-  redis.call('HSET', key, 'progress', '1', 'message', '')
+  if not mine and f[2] ~= 'queued' then return 'lost' end
+end
+redis.call('ZREM', LEASED .. queue, id)
+redis.call('ZREM', ready_key(queue, f[7]), id)
+if outcome == 'done' then
+  redis.call('HSET', key, 'profile', ARGV[6], 'progress', '1', 'message', '')
   close(id, 'done', at, ttl)
   -- A pinned revision is answered from the cache for as long as its profile exists.
   if f[5] == '1' then redis.call('PERSIST', key) end
   if mine then measure_run() end
-elseif outcome == 'cancelled' then
-  leave()
-  if tonumber(f[6] or 0) > 0 then
-    redis.call('HINCRBY', key, 'attempts', -1)
-    enqueue(id)
-    return 'again'
-  end
-  close(id, 'cancelled', at, ttl)
-else
-  leave()
+elseif outcome == 'failed' then
   fail(id, at, ttl, ARGV[6], ARGV[7], ARGV[8])
+elseif tonumber(f[6] or 0) > 0 then
+  redis.call('HINCRBY', key, 'attempts', -1)
+  enqueue(id)
+  return 'again'
+else
+  close(id, 'cancelled', at, ttl)
 end
 return 'ok'

@@ -1,0 +1,484 @@
+"""The queue as gateway and worker share it, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+import redis
+import redis.asyncio
+
+from service.contract.errors import JobNotFound, QueueFull, StoreUnavailable
+from service.contract.jobs import Failure
+from service.store import keys
+from service.store.claims import ClaimStore, Outcome
+from service.store.connection import connect_async
+from service.store.jobs import JobStore
+from service.store.profiles import read_profile
+
+REQUEST = b'{"model": "preset:gpt2"}'
+
+
+def name(number: int) -> str:
+    return hashlib.sha256(str(number).encode()).hexdigest()[:32]
+
+
+def result(number: int = 1, body: bytes = b'{"a": 1}') -> Outcome:
+    return Outcome(name(number), body, b"{}", b'{"model": "preset:gpt2"}')
+
+
+FAILURE = Failure(code="out_of_memory", detail="no", retryable=False)
+
+
+@pytest.fixture
+async def jobs(redis_async: redis.asyncio.Redis) -> AsyncIterator[JobStore]:
+    store = JobStore(redis_async, max_queued=5, resolve_ttl=60, job_ttl=100)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def claims(redis_sync: redis.Redis) -> ClaimStore:
+    return ClaimStore(redis_sync, name="worker-1", queues=["cpu"], lease=0.2, job_ttl=100)
+
+
+@pytest.fixture
+def rival(redis_sync: redis.Redis) -> ClaimStore:
+    return ClaimStore(redis_sync, name="worker-2", queues=["cpu"], lease=30)
+
+
+async def test_a_thousand_simultaneous_submissions_are_one_job(jobs: JobStore) -> None:
+    calls = [jobs.submit(name(1), REQUEST, queue="cpu") for _ in range(1_000)]
+    answers = await asyncio.gather(*calls)
+    assert sum(answer.created for answer in answers) == 1
+    assert {answer.job.state for answer in answers} == {"queued"}
+
+
+async def test_a_job_runs_once_from_queue_to_profile(
+    jobs: JobStore, claims: ClaimStore, redis_sync: redis.Redis
+) -> None:
+    await jobs.submit(name(1), REQUEST, queue="cpu", trace="req-7")
+    claim = claims.claim()
+    assert claim is not None
+    assert (claim.job_id, claim.request, claim.attempt) == (name(1), REQUEST, 1)
+    assert claim.trace == "req-7"
+    assert claims.claim() is None
+    assert claims.beat(claim, 0.25, "batch 1") == "ok"
+    job = await jobs.get(name(1))
+    assert (job.state, job.progress, job.message, job.position) == (
+        "running",
+        0.25,
+        "batch 1",
+        None,
+    )
+    assert claims.finish(claim, result()) == "ok"
+    job = await jobs.get(name(1))
+    assert (job.state, job.profile, job.failure) == ("done", f"/v1/profiles/{name(1)}", None)
+    assert job.started_at is not None
+    assert job.finished_at is not None
+    assert await jobs.profile_of(name(1)) == name(1)
+    stored = read_profile(redis_sync, name(1))
+    assert stored is not None
+    assert stored.body == b'{"a": 1}'
+
+
+async def test_the_request_is_forgotten_at_the_end(
+    jobs: JobStore, claims: ClaimStore, redis_sync: redis.Redis
+) -> None:
+    """It may hold the caller's own texts."""
+    await jobs.submit(name(1), REQUEST, queue="cpu")
+    claim = claims.claim()
+    assert claim is not None
+    claims.fail(claim, FAILURE)
+    assert redis_sync.hget(keys.job(name(1)), "request") is None
+
+
+async def test_only_terminal_jobs_expire(
+    jobs: JobStore, claims: ClaimStore, redis_sync: redis.Redis
+) -> None:
+    await jobs.submit(name(1), REQUEST, queue="cpu")
+    assert redis_sync.ttl(keys.job(name(1))) == -1
+    claim = claims.claim()
+    assert claim is not None
+    assert redis_sync.ttl(keys.job(name(1))) == -1
+    claims.finish(claim, result())
+    assert 0 < redis_sync.ttl(keys.job(name(1))) <= 100
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+async def test_done_stands_while_fresh_or_pinned(
+    redis_async: redis.asyncio.Redis, claims: ClaimStore, pinned: bool
+) -> None:
+    jobs = JobStore(redis_async, resolve_ttl=0.05, job_ttl=100)
+    await jobs.submit(name(1), REQUEST, queue="cpu", pinned=pinned)
+    claim = claims.claim()
+    assert claim is not None
+    claims.finish(claim, result())
+    again = await jobs.submit(name(1), REQUEST, queue="cpu", pinned=pinned)
+    assert (again.created, again.job.state) == (False, "done")
+    await asyncio.sleep(0.1)
+    later = await jobs.submit(name(1), REQUEST, queue="cpu", pinned=pinned)
+    assert (later.created, later.job.state) == ((False, "done") if pinned else (True, "queued"))
+    assert (await redis_async.ttl(keys.job(name(1)))) == -1
+
+
+async def test_done_without_its_profile_is_made_again(
+    jobs: JobStore, claims: ClaimStore, redis_sync: redis.Redis
+) -> None:
+    await jobs.submit(name(1), REQUEST, queue="cpu", pinned=True)
+    claim = claims.claim()
+    assert claim is not None
+    claims.finish(claim, result())
+    redis_sync.delete(keys.profile(name(1)))
+    again = await jobs.submit(name(1), REQUEST, queue="cpu", pinned=True)
+    assert (again.created, again.job.state, again.job.profile) == (True, "queued", None)
+
+
+async def test_failed_and_cancelled_jobs_are_made_again(jobs: JobStore, claims: ClaimStore) -> None:
+    await jobs.submit(name(1), REQUEST, queue="cpu")
+    claim = claims.claim()
+    assert claim is not None
+    claims.fail(claim, FAILURE)
+    job = await jobs.get(name(1))
+    assert job.state == "failed"
+    assert job.failure == FAILURE
+    again = await jobs.submit(name(1), REQUEST, queue="cpu")
+    assert again.created
+    assert (again.job.state, again.job.failure, again.job.attempt) == ("queued", None, 0)
+    assert (await jobs.cancel(name(1))).state == "cancelled"
+    assert (await jobs.submit(name(1), REQUEST, queue="cpu")).created
+
+
+async def test_a_full_queue_refuses_and_says_when_to_retry(jobs: JobStore) -> None:
+    for number in range(5):
+        await jobs.submit(name(number), REQUEST, queue="cpu")
+    with pytest.raises(QueueFull) as refusal:
+        await jobs.submit(name(5), REQUEST, queue="cpu")
+    assert refusal.value.retry_after is not None
+    assert 1 <= refusal.value.retry_after <= 60
+    assert not (await jobs.submit(name(3), REQUEST, queue="cpu")).created
+    with pytest.raises(JobNotFound):
+        await jobs.get(name(5))
+
+
+async def test_position_counts_those_ahead_and_high_priority_goes_first(
+    jobs: JobStore, claims: ClaimStore
+) -> None:
+    for number in range(3):
+        answer = await jobs.submit(name(number), REQUEST, queue="cpu")
+        assert answer.job.position == number
+    high = await jobs.submit(name(9), REQUEST, queue="cpu", high=True)
+    assert high.job.position == 0
+    assert (await jobs.get(name(0))).position == 1
+    promoted = await jobs.submit(name(2), REQUEST, queue="cpu", high=True)
+    assert (promoted.created, promoted.job.position) == (False, 0)
+    order = [claim.job_id for _ in range(4) if (claim := claims.claim()) is not None]
+    assert order == [name(2), name(9), name(0), name(1)]
+
+
+async def test_eta_comes_from_past_runs(jobs: JobStore, claims: ClaimStore) -> None:
+    assert (await jobs.submit(name(0), REQUEST, queue="cpu")).job.eta_seconds is None
+    claim = claims.claim()
+    assert claim is not None
+    await asyncio.sleep(0.15)
+    claims.finish(claim, result())
+    first = (await jobs.submit(name(1), REQUEST, queue="cpu")).job.eta_seconds
+    second = (await jobs.submit(name(2), REQUEST, queue="cpu")).job.eta_seconds
+    assert first is not None
+    assert second is not None
+    assert 0.1 <= first < second
+
+
+async def test_an_expired_lease_requeues_in_front_and_fences_the_former_owner(
+    jobs: JobStore, claims: ClaimStore, rival: ClaimStore
+) -> None:
+    await jobs.submit(name(1), REQUEST, queue="cpu")
+    await jobs.submit(name(2), REQUEST, queue="cpu")
+    lost = claims.claim()
+    assert lost is not None
+    assert claims.expire() == 0
+    await asyncio.sleep(0.25)
+    assert rival.expire() == 1
+    assert (await jobs.get(name(1))).position == 0
+    taken = rival.claim()
+    assert taken is not None
+    assert (taken.job_id, taken.attempt) == (name(1), 2)
+    assert claims.beat(lost, 0.9, "still here") == "lost"
+    assert claims.finish(lost, result(7)) == "lost"
+    assert claims.fail(lost, FAILURE) == "lost"
+    assert claims.cancelled(lost) == "lost"
+    assert claims.release(lost) == "lost"
+    assert (await jobs.get(name(1))).progress == 0
+    assert rival.finish(taken, result(1)) == "ok"
+    assert await jobs.profile_of(name(1)) == name(1)
+
+
+async def test_a_beat_keeps_the_lease(jobs: JobStore, claims: ClaimStore) -> None:
+    await jobs.submit(name(1), REQUEST, queue="cpu")
+    claim = claims.claim()
+    assert claim is not None
+    for _ in range(4):
+        await asyncio.sleep(0.1)
+        assert claims.beat(claim, 0, "") == "ok"
+        assert claims.expire() == 0
+
+
+async def test_a_poison_job_fails_after_three_deliveries(
+    jobs: JobStore, claims: ClaimStore, redis_sync: redis.Redis
+) -> None:
+    await jobs.submit(name(1), REQUEST, queue="cpu")
+    for attempt in (1, 2, 3):
+        claim = claims.claim()
+        assert claim is not None
+        assert claim.attempt == attempt
+        await asyncio.sleep(0.21)
+        claims.expire()
+    assert claims.claim() is None
+    job = await jobs.get(name(1))
+    assert job.state == "failed"
+    assert job.failure is not None
+    assert job.failure.code == "worker_lost"
+    assert "lease expired 3 times" in job.failure.detail
+    assert "worker-1" in job.failure.detail
+    letters = redis_sync.xrange(keys.DEAD)
+    assert [letter[1][b"job"].decode() for letter in letters] == [name(1)]
+
+
+async def test_dead_letters_are_bounded(
+    redis_async: redis.asyncio.Redis, claims: ClaimStore, redis_sync: redis.Redis
+) -> None:
+    jobs = JobStore(redis_async)
+    hasty = ClaimStore(redis_sync, name="w", queues=["cpu"], lease=1e-6, max_attempts=1)
+    for number in range(1_100):
+        await jobs.submit(name(number), REQUEST, queue="cpu")
+        hasty.claim()
+    while hasty.expire():
+        pass
+    assert redis_sync.xlen(keys.DEAD) == keys.DEAD_LETTERS
+
+
+async def test_giving_back_is_not_an_attempt_and_keeps_the_place(
+    jobs: JobStore, claims: ClaimStore, rival: ClaimStore
+) -> None:
+    await jobs.submit(name(1), REQUEST, queue="cpu")
+    await jobs.submit(name(2), REQUEST, queue="cpu")
+    claim = claims.claim()
+    assert claim is not None
+    assert claims.release(claim) == "ok"
+    assert (await jobs.get(name(1))).attempt == 0
+    taken = rival.claim()
+    assert taken is not None
+    assert (taken.job_id, taken.attempt) == (name(1), 1)
+
+
+async def test_cancel_of_a_running_job_is_seen_at_the_next_beat(
+    jobs: JobStore, claims: ClaimStore
+) -> None:
+    await jobs.submit(name(1), REQUEST, queue="cpu")
+    claim = claims.claim()
+    assert claim is not None
+    job = await jobs.cancel(name(1))
+    assert (job.state, job.message) == ("running", "stopping")
+    assert claims.beat(claim, 0.5, "") == "cancel"
+    assert claims.cancelled(claim) == "ok"
+    job = await jobs.get(name(1))
+    assert job.state == "cancelled"
+    assert job.failure is not None
+    assert job.failure.code == "cancelled"
+
+
+async def test_a_cancelled_job_whose_worker_dies_ends_cancelled(
+    jobs: JobStore, claims: ClaimStore
+) -> None:
+    await jobs.submit(name(1), REQUEST, queue="cpu")
+    claims.claim()
+    await jobs.cancel(name(1))
+    await asyncio.sleep(0.25)
+    claims.expire()
+    assert (await jobs.get(name(1))).state == "cancelled"
+
+
+async def test_cancel_withdraws_one_interest_and_the_last_one_ends_the_job(
+    jobs: JobStore,
+) -> None:
+    for owner in ("ann", "bob", "ann"):
+        await jobs.submit(name(1), REQUEST, queue="cpu", owner_key=owner)
+    with pytest.raises(JobNotFound):
+        await jobs.cancel(name(1), "eve")
+    with pytest.raises(JobNotFound):
+        await jobs.get(name(1), "eve")
+    assert (await jobs.cancel(name(1), "ann")).state == "queued"
+    assert (await jobs.cancel(name(1), "ann")).state == "queued"
+    assert (await jobs.get(name(1), "ann")).state == "queued"
+    assert (await jobs.cancel(name(1), "bob")).state == "cancelled"
+
+
+async def test_asking_again_while_a_cancel_is_under_way_revives_the_job(
+    jobs: JobStore, claims: ClaimStore
+) -> None:
+    await jobs.submit(name(1), REQUEST, queue="cpu", owner_key="ann")
+    claim = claims.claim()
+    assert claim is not None
+    await jobs.cancel(name(1), "ann")
+    assert claims.beat(claim, 0.5, "") == "cancel"
+    await jobs.submit(name(1), REQUEST, queue="cpu", owner_key="bob")
+    assert claims.cancelled(claim) == "again"
+    job = await jobs.get(name(1), "bob")
+    assert (job.state, job.attempt) == ("queued", 0)
+
+
+async def test_terminal_states_are_final(jobs: JobStore, claims: ClaimStore) -> None:
+    await jobs.submit(name(1), REQUEST, queue="cpu")
+    claim = claims.claim()
+    assert claim is not None
+    claims.finish(claim, result())
+    assert claims.fail(claim, FAILURE) == "lost"
+    assert claims.cancelled(claim) == "lost"
+    assert claims.finish(claim, result(2)) == "lost"
+    assert (await jobs.cancel(name(1))).state == "done"
+    await asyncio.sleep(0.25)
+    assert claims.expire() == 0
+    assert claims.mend() == 0
+    assert (await jobs.get(name(1))).state == "done"
+
+
+async def test_a_profile_is_never_changed(
+    jobs: JobStore, claims: ClaimStore, redis_sync: redis.Redis
+) -> None:
+    for number, body in ((1, b"first"), (2, b"second")):
+        await jobs.submit(name(number), REQUEST, queue="cpu")
+        claim = claims.claim()
+        assert claim is not None
+        assert claims.finish(claim, result(1, body)) == "ok"
+    stored = read_profile(redis_sync, name(1))
+    assert stored is not None
+    assert stored.body == b"first"
+    assert await jobs.profile_of(name(2)) == name(1)
+
+
+async def test_a_late_result_ends_a_waiting_job_but_not_another_workers(
+    jobs: JobStore, claims: ClaimStore, rival: ClaimStore, redis_sync: redis.Redis
+) -> None:
+    for number in (1, 2):
+        await jobs.submit(name(number), REQUEST, queue="cpu")
+    lost = [claims.claim(), claims.claim()]
+    await asyncio.sleep(0.25)
+    assert claims.expire() == 2
+    first, second = lost
+    assert first is not None
+    assert second is not None
+    assert claims.finish(first, result(1), late=True) == "ok"
+    assert (await jobs.get(name(1))).state == "done"
+    taken = rival.claim()
+    assert taken is not None
+    assert taken.job_id == name(2)
+    assert claims.finish(second, result(2), late=True) == "lost"
+    assert (await jobs.get(name(2))).state == "running"
+    assert read_profile(redis_sync, name(2)) is not None
+    assert rival.claim() is None
+
+
+async def test_a_job_that_is_nowhere_is_put_back(
+    jobs: JobStore, claims: ClaimStore, redis_sync: redis.Redis
+) -> None:
+    for number in (1, 2, 3):
+        await jobs.submit(name(number), REQUEST, queue="cpu")
+    claims.claim()
+    redis_sync.zrem(keys.leased("cpu"), name(1))
+    redis_sync.zrem(keys.ready("cpu"), name(2))
+    assert claims.mend() == 2
+    assert [(await jobs.get(name(n))).position for n in (1, 2, 3)] == [0, 1, 2]
+    assert claims.mend() == 0
+
+
+async def test_a_full_server_refuses_with_nothing_half_written(
+    jobs: JobStore, claims: ClaimStore, redis_sync: redis.Redis
+) -> None:
+    await jobs.submit(name(1), REQUEST, queue="cpu")
+    await jobs.submit(name(2), REQUEST, queue="cpu")
+    done = claims.claim()
+    assert done is not None
+    claims.finish(done, result(1))
+    redis_sync.config_set("maxmemory", 1)
+    before = sorted(redis_sync.keys("*"))
+    with pytest.raises(StoreUnavailable, match="out of memory"):
+        await jobs.submit(name(3), REQUEST, queue="cpu")
+    assert sorted(redis_sync.keys("*")) == before
+    # What is there already goes on: reading, claiming, holding a lease, failing, giving back.
+    assert (await jobs.submit(name(1), REQUEST, queue="cpu", owner_key="new")).job.state == "done"
+    claim = claims.claim()
+    assert claim is not None
+    assert claims.beat(claim, 0.5, "half") == "ok"
+    with pytest.raises(redis.exceptions.OutOfMemoryError):
+        claims.finish(claim, result(2))
+    assert read_profile(redis_sync, name(2)) is None
+    assert (await jobs.get(name(2))).state == "running"
+    assert claims.beat(claim, 0.6, "") == "ok"
+    redis_sync.config_set("maxmemory", 0)
+    assert claims.finish(claim, result(2)) == "ok"
+
+
+async def test_wait_answers_at_the_end_or_at_the_timeout(
+    jobs: JobStore, claims: ClaimStore
+) -> None:
+    await jobs.submit(name(1), REQUEST, queue="cpu")
+    started = time.monotonic()
+    assert (await jobs.wait(name(1), 0.1)).state == "queued"
+    assert time.monotonic() - started < 1
+    claim = claims.claim()
+    assert claim is not None
+    waits = [asyncio.create_task(jobs.wait(name(1), 20)) for _ in range(1_000)]
+    await asyncio.sleep(0.3)
+    claims.finish(claim, result())
+    started = time.monotonic()
+    assert {job.state for job in await asyncio.gather(*waits)} == {"done"}
+    assert time.monotonic() - started < 1
+    with pytest.raises(JobNotFound):
+        await jobs.wait(name(2), 5)
+
+
+async def test_events_tell_every_state_to_the_end(jobs: JobStore, claims: ClaimStore) -> None:
+    await jobs.submit(name(1), REQUEST, queue="cpu")
+
+    async def follow() -> list[tuple[str, float]]:
+        return [(job.state, job.progress) async for job in jobs.events(name(1))]
+
+    task = asyncio.create_task(follow())
+    await asyncio.sleep(0.2)
+    claim = claims.claim()
+    assert claim is not None
+    await asyncio.sleep(0.1)
+    claims.beat(claim, 0.5, "half")
+    await asyncio.sleep(0.1)
+    claims.finish(claim, result())
+    seen = await asyncio.wait_for(task, 5)
+    assert seen == [("queued", 0), ("running", 0), ("running", 0.5), ("done", 1)]
+
+
+async def test_a_store_that_is_away_is_said_quickly(short_dir: object) -> None:
+    client = connect_async(f"unix://{short_dir}/nobody.sock")
+    jobs = JobStore(client)
+    started = time.monotonic()
+    with pytest.raises(StoreUnavailable):
+        await jobs.submit(name(1), REQUEST, queue="cpu")
+    with pytest.raises(StoreUnavailable):
+        await jobs.get(name(1))
+    with pytest.raises(StoreUnavailable):
+        await jobs.wait(name(1), 0.2)
+    assert time.monotonic() - started < 5
+    await jobs.close()
+    await client.aclose()
+
+
+async def test_every_key_carries_the_hash_tag(
+    jobs: JobStore, claims: ClaimStore, redis_sync: redis.Redis
+) -> None:
+    await jobs.submit(name(1), REQUEST, queue="cpu")
+    claim = claims.claim()
+    assert claim is not None
+    claims.finish(claim, result())
+    await jobs.submit(name(2), REQUEST, queue="cpu", high=True)
+    assert all(key.startswith(b"{lacuna}:") for key in redis_sync.keys("*"))

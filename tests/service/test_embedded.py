@@ -1,0 +1,118 @@
+"""The embedded store: started, reused, stopped by its starter, kept on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import stat
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import redis
+
+from service import embedded
+from service.contract.errors import StoreUnavailable
+from service.store.connection import connect, connect_async
+
+
+def client(server: embedded.EmbeddedServer) -> redis.Redis:
+    return redis.Redis.from_url(server.url)
+
+
+def test_it_is_private_durable_and_never_evicts(short_dir: Path) -> None:
+    with embedded.ensure(short_dir / "data") as server:
+        assert server.started
+        assert stat.S_IMODE((short_dir / "data").stat().st_mode) == 0o700
+        assert stat.S_IMODE((short_dir / "data" / "redis.sock").stat().st_mode) == 0o700
+        settings = client(server).config_get()
+        assert settings["port"] == "0"
+        assert settings["appendonly"] == "yes"
+        assert settings["appendfsync"] == "everysec"
+        assert settings["maxmemory-policy"] == "noeviction"
+
+
+def test_what_it_holds_survives_a_stop(short_dir: Path) -> None:
+    with embedded.ensure(short_dir) as server:
+        client(server).set("k", "v")
+    assert not (short_dir / "redis.sock").exists()
+    with embedded.ensure(short_dir) as server:
+        assert client(server).get("k") == b"v"
+
+
+def test_a_running_one_is_reused_and_left_running(short_dir: Path) -> None:
+    with embedded.ensure(short_dir) as first:
+        with embedded.ensure(short_dir) as second:
+            assert not second.started
+            assert second.url == first.url
+        assert client(first).ping()
+
+
+def test_one_left_by_a_killed_owner_is_reused(short_dir: Path) -> None:
+    program = (
+        "import sys, time, pathlib; from service import embedded;"
+        "s = embedded.ensure(pathlib.Path(sys.argv[1])); print(s.pid, flush=True); time.sleep(60)"
+    )
+    owner = subprocess.Popen(
+        [sys.executable, "-c", program, str(short_dir)],
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    assert owner.stdout is not None
+    pid = int(owner.stdout.readline())
+    owner.kill()
+    owner.wait()
+    owner.stdout.close()
+    with embedded.ensure(short_dir) as server:
+        assert not server.started
+        assert client(server).info("server")["process_id"] == pid
+    connection = client(server)
+    assert connection.ping()
+    connection.shutdown()
+
+
+def test_a_stale_socket_is_no_obstacle(short_dir: Path) -> None:
+    server = embedded.ensure(short_dir)
+    assert server.pid is not None
+    subprocess.run(["kill", f"-{signal.SIGKILL.value}", str(server.pid)], check=True)
+    time.sleep(0.1)
+    assert (short_dir / "redis.sock").exists()
+    with embedded.ensure(short_dir) as fresh:
+        assert fresh.started
+        assert client(fresh).ping()
+    server.close()
+
+
+def test_two_at_once_start_one(short_dir: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        servers = list(pool.map(lambda _: embedded.ensure(short_dir), range(4)))
+    assert [server.started for server in servers].count(True) == 1
+    for server in servers:
+        server.close()
+
+
+def test_a_path_too_long_for_a_socket_is_said(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="LACUNA_DATA_DIR"):
+        embedded.ensure(tmp_path / ("x" * 120))
+
+
+def test_a_broken_data_folder_is_said(short_dir: Path) -> None:
+    (short_dir / "appendonlydir").write_text("not a folder")
+    with pytest.raises(StoreUnavailable, match="did not start"):
+        embedded.ensure(short_dir)
+
+
+def test_it_works_for_both_kinds_of_client(short_dir: Path) -> None:
+    with embedded.ensure(short_dir) as server:
+
+        async def ping() -> bool:
+            client = connect_async(server.url)
+            answer = await client.ping()
+            await client.aclose()
+            return bool(answer)
+
+        assert asyncio.run(ping())
+        assert connect(server.url).ping()

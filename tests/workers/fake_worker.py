@@ -1,0 +1,84 @@
+"""A worker process whose jobs do what their text says; no torch. Run by the tests as a script.
+
+Texts: "sleep S" (in steps of 20 ms, with checks), "crash" (SIGKILL itself), "hang" (never checks),
+"busy S" (S seconds without a check), "memory", "device", "bug", "refuse". Every start and every
+complete run is noted in the store, outside Lacuna's own keys.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+
+import redis
+
+from service.contract.errors import ModelUnsupported
+from service.contract.profiles import ProfileRequest
+from service.settings import Settings
+from workers import lease
+from workers.__main__ import main
+from workers.faults import DeviceBroken
+from workers.loop import Facts, JobContext, Outcome
+
+
+def outcome_of(request: ProfileRequest) -> Outcome:
+    """A result that depends on nothing but the request."""
+    digest = hashlib.sha256(request.job_id.encode()).hexdigest()
+    summary = {
+        "id": digest[:32], "model": request.model, "revision": None, "weights": "random",
+        "sequence_length": request.sequence_length, "objective": "jacobian", "documents": 1,
+        "shape": "u_shaped", "dead_zone": None, "primacy_mass": 0.1, "recency_mass": 0.2,
+        "created_at": "2026-01-01T00:00:00.000Z",
+    }  # fmt: skip
+    body = json.dumps({"id": digest[:32], "numbers": [int(c, 16) for c in digest] * 20}).encode()
+    return Outcome(digest[:32], body, b'{"timings": null}', json.dumps(summary).encode())
+
+
+class FakeHandler:
+    def __init__(self, settings: Settings) -> None:
+        self._notes = redis.Redis.from_url(settings.store_url)
+
+    def describe(self) -> Facts:
+        return Facts(device="cpu", warm=("preset:gpt2",))
+
+    def _note(self, kind: str, request: ProfileRequest) -> None:
+        with contextlib.suppress(redis.RedisError):
+            self._notes.rpush(f"test:{kind}", request.job_id)
+
+    def __call__(self, request: ProfileRequest, context: JobContext) -> Outcome:
+        self._note("starts", request)
+        word, _, argument = (request.documents.texts or ["sleep 0"])[0].partition(" ")
+        if word == "crash":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif word == "hang":
+            time.sleep(3_600)
+        elif word == "busy":
+            time.sleep(float(argument))
+        elif word == "memory":
+            raise MemoryError
+        elif word == "device":
+            raise DeviceBroken("an illegal address was met")
+        elif word == "bug":
+            raise ZeroDivisionError("secret detail")
+        elif word == "refuse":
+            raise ModelUnsupported("model: no causal attention")
+        else:
+            seconds = float(argument.partition("#")[0])
+            end = time.monotonic() + seconds
+            while (left := end - time.monotonic()) > 0:
+                context.progress(1 - left / seconds, "working")
+                context.check()
+                time.sleep(0.02)
+        self._note("ends", request)
+        return outcome_of(request)
+
+
+if __name__ == "__main__":
+    lease.CANCEL_PATIENCE_SECONDS = float(os.environ.get("TEST_CANCEL_PATIENCE", "300"))
+    lease.STOP_PATIENCE_SECONDS = float(os.environ.get("TEST_STOP_PATIENCE", "5"))
+    sys.exit(main(FakeHandler))

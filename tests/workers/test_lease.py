@@ -1,0 +1,185 @@
+"""The verdict on a running job, and the keeper that learns of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from service import embedded
+from service.store import keys
+from service.store.claims import Claim, ClaimStore
+from service.store.connection import connect
+from workers.lease import Cancelled, GiveBack, JobContext, Keeper, LeaseLost, Shutdown, Verdict
+
+JOB = "a" * 32
+CLAIM = Claim(JOB, "w/1", b"{}", 1, "")
+
+
+def held(client: redis.Redis, lease: float = 0.6) -> tuple[ClaimStore, Claim]:
+    """A running job under a lease, as a submit and a claim leave it."""
+    store = ClaimStore(client, name="w", queues=["cpu"], lease=lease)
+    fields = {"state": "queued", "queue": "cpu", "high": "0", "request": "{}", "created": "1",
+              "attempts": "0", "interest": "1", "by:ann": "1"}  # fmt: skip
+    client.hset(keys.job(JOB), mapping=fields)
+    client.zadd(keys.ready("cpu"), {JOB: 1})
+    claim = store.claim()
+    assert claim is not None
+    return store, claim
+
+
+@pytest.fixture
+def shutdown() -> Shutdown:
+    return Shutdown(0.5)
+
+
+class Calls:
+    def __init__(self) -> None:
+        self.announced = threading.Event()
+        self.outage = threading.Event()
+
+
+@pytest.fixture
+def calls() -> Calls:
+    return Calls()
+
+
+@pytest.fixture
+def keeper(
+    redis_sync: redis.Redis, shutdown: Shutdown, calls: Calls
+) -> Iterator[tuple[Keeper, ClaimStore, Claim]]:
+    store, claim = held(redis_sync)
+    keeper = Keeper(store, shutdown, calls.announced.set, calls.outage.set)
+    keeper.start()
+    yield keeper, store, claim
+    keeper.close()
+
+
+def eventually(context: JobContext, verdict: Verdict) -> None:
+    end = time.monotonic() + 5
+    while context.verdict is Verdict.GO_ON and time.monotonic() < end:
+        time.sleep(0.01)
+    assert context.verdict is verdict
+
+
+def test_a_job_goes_on_by_default(shutdown: Shutdown) -> None:
+    context = JobContext(CLAIM, shutdown)
+    context.check()
+    assert context.overdue == 0
+
+
+def test_the_first_reason_to_stop_stands(shutdown: Shutdown) -> None:
+    context = JobContext(CLAIM, shutdown)
+    context.decide(Verdict.LOST)
+    context.decide(Verdict.CANCELLED)
+    with pytest.raises(LeaseLost):
+        context.check()
+
+
+@pytest.mark.parametrize(("given", "kept"), [(-1.0, 0.0), (0.25, 0.25), (7.0, 1.0)])
+def test_progress_stays_a_fraction(shutdown: Shutdown, given: float, kept: float) -> None:
+    context = JobContext(CLAIM, shutdown)
+    context.progress(given, "x")
+    assert context.reported == (kept, "x")
+
+
+def test_a_stop_gives_back_after_the_grace_period(shutdown: Shutdown) -> None:
+    context = JobContext(CLAIM, shutdown)
+    shutdown.request()
+    context.check()
+    time.sleep(0.55)
+    with pytest.raises(GiveBack):
+        context.check()
+
+
+def test_a_stop_gives_back_at_once_what_cannot_end_in_time(shutdown: Shutdown) -> None:
+    context = JobContext(CLAIM, shutdown)
+    time.sleep(0.1)
+    context.progress(0.1)
+    shutdown.request()
+    with pytest.raises(GiveBack):
+        context.check()
+
+
+def test_a_stop_lets_end_what_is_nearly_done(shutdown: Shutdown) -> None:
+    context = JobContext(CLAIM, shutdown)
+    time.sleep(0.1)
+    context.progress(0.9)
+    shutdown.request()
+    context.check()
+
+
+def test_asked_twice_it_stops_at_once(shutdown: Shutdown) -> None:
+    context = JobContext(CLAIM, shutdown)
+    shutdown.request()
+    shutdown.request()
+    with pytest.raises(GiveBack):
+        context.check()
+
+
+def test_the_keeper_renews_while_the_job_computes(
+    keeper: tuple[Keeper, ClaimStore, Claim],
+) -> None:
+    thread, store, claim = keeper
+    context = thread.hold(claim)
+    context.progress(0.5, "half")
+    end = time.monotonic() + 1.5  # more than two leases
+    while time.monotonic() < end:
+        assert store.expire() == 0
+        time.sleep(0.05)
+    assert store.client.hget(keys.job(JOB), "progress") == b"0.5000"
+    context.check()
+
+
+def test_the_keeper_learns_of_a_cancel(keeper: tuple[Keeper, ClaimStore, Claim]) -> None:
+    thread, store, claim = keeper
+    context = thread.hold(claim)
+    store.client.hset(keys.job(JOB), "cancel", "1")
+    eventually(context, Verdict.CANCELLED)
+    with pytest.raises(Cancelled):
+        context.check()
+
+
+def test_the_keeper_learns_of_a_lost_lease(keeper: tuple[Keeper, ClaimStore, Claim]) -> None:
+    thread, store, claim = keeper
+    context = thread.hold(claim)
+    store.client.hset(keys.job(JOB), "token", "another")
+    eventually(context, Verdict.LOST)
+
+
+def test_no_beat_after_drop(keeper: tuple[Keeper, ClaimStore, Claim]) -> None:
+    thread, store, claim = keeper
+    thread.hold(claim)
+    thread.drop()
+    time.sleep(0.7)
+    assert store.expire() == 1
+
+
+def test_the_keeper_announces_the_worker(
+    keeper: tuple[Keeper, ClaimStore, Claim], calls: Calls
+) -> None:
+    assert calls.announced.wait(5)
+
+
+def test_an_outage_is_noted_and_survived(short_dir: Path, shutdown: Shutdown, calls: Calls) -> None:
+    server = embedded.ensure(short_dir)
+    store, claim = held(connect(server.url), lease=30)
+    thread = Keeper(store, shutdown, calls.announced.set, calls.outage.set)
+    thread.start()
+    context = thread.hold(claim)
+    server.close()
+    assert calls.outage.wait(10)
+    context.check()
+    context.progress(0.7, "went on")
+    with embedded.ensure(short_dir) as server:
+        client = connect(server.url)
+        end = time.monotonic() + 10
+        while client.hget(keys.job(JOB), "progress") != b"0.7000" and time.monotonic() < end:
+            time.sleep(0.05)
+        assert client.hget(keys.job(JOB), "progress") == b"0.7000"
+        context.check()
+        thread.close()

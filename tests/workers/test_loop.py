@@ -1,0 +1,191 @@
+"""One worker process and its queue: how each kind of end is reported."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
+
+import pytest
+import redis.asyncio
+
+from service.contract.jobs import TERMINAL, Job
+from service.contract.profiles import ProfileRequest
+from service.store.jobs import JobStore
+from service.store.profiles import ProfileStore
+from service.store.registry import workers as registered
+from workers.faults import EXIT_CONFIG, EXIT_DEVICE, EXIT_STUCK
+
+if TYPE_CHECKING:
+    from tests.conftest import Workers
+
+Make = Callable[..., ProfileRequest]
+
+
+@pytest.fixture
+async def jobs(redis_async: redis.asyncio.Redis) -> AsyncIterator[JobStore]:
+    store = JobStore(redis_async)
+    yield store
+    await store.close()
+
+
+async def submit(jobs: JobStore, request: ProfileRequest) -> str:
+    await jobs.submit(request.job_id, request.model_dump_json().encode(), queue="cpu")
+    return request.job_id
+
+
+async def until(jobs: JobStore, job_id: str, *states: str, seconds: float = 20) -> Job:
+    """The job, once it is in one of these states (by default: any at its end)."""
+    end = time.monotonic() + seconds
+    while (job := await jobs.get(job_id)).state not in (states or TERMINAL):
+        assert time.monotonic() < end, f"still {job}"
+        await asyncio.sleep(0.02)
+    return job
+
+
+async def test_jobs_of_all_kinds_in_one_life(
+    workers: Workers, jobs: JobStore, redis_async: redis.asyncio.Redis, make_request: Make
+) -> None:
+    """Results and failures follow one another in the same process; nothing is left behind."""
+    texts = ["sleep 0.1", "bug", "memory", "refuse", "sleep 0"]
+    ids = [await submit(jobs, make_request(text)) for text in texts]
+    workers.start()
+    ends = [await until(jobs, job_id) for job_id in ids]
+    assert [job.state for job in ends] == ["done", "failed", "failed", "failed", "done"]
+    codes = [job.failure.code for job in ends if job.failure]
+    assert codes == ["internal_error", "out_of_memory", "model_unsupported"]
+    assert ends[2].failure is not None
+    assert "128" in ends[2].failure.detail
+    assert all(job.attempt == 1 for job in ends)
+    page = await ProfileStore(redis_async).list(model="preset:gpt2")
+    assert len(page.items) == 2
+    assert "secret detail" in workers.log()  # the operator sees what the caller does not
+    (facts,) = await registered(redis_async)
+    assert (facts.device, facts.queue, facts.warm) == ("cpu", "cpu", ["preset:gpt2"])
+    workers.processes[0].terminate()
+    assert workers.processes[0].wait(5) == 0
+    assert await registered(redis_async) == []
+
+
+async def test_an_idle_worker_starts_a_job_at_once(
+    workers: Workers, jobs: JobStore, make_request: Make
+) -> None:
+    workers.start()
+    await until(jobs, await submit(jobs, make_request("sleep 0")))
+    for number in range(5):
+        job = await until(jobs, await submit(jobs, make_request(f"sleep 0#{number}")))
+        assert job.started_at is not None
+        assert millis(job.started_at) - millis(job.created_at) < 200
+
+
+def millis(moment: str) -> float:
+    from datetime import datetime  # noqa: PLC0415
+
+    return datetime.fromisoformat(moment).timestamp() * 1e3
+
+
+async def test_cancel_stops_a_running_job_within_seconds(
+    workers: Workers, jobs: JobStore, make_request: Make
+) -> None:
+    workers.start()
+    job_id = await submit(jobs, make_request("sleep 60"))
+    await until(jobs, job_id, "running")
+    started = time.monotonic()
+    await jobs.cancel(job_id)
+    assert (await until(jobs, job_id)).state == "cancelled"
+    assert time.monotonic() - started < 3
+
+
+async def test_sigterm_gives_back_what_does_not_fit(
+    workers: Workers, jobs: JobStore, make_request: Make
+) -> None:
+    process = workers.start(grace=0.5)
+    job_id = await submit(jobs, make_request("sleep 60"))
+    await until(jobs, job_id, "running")
+    process.terminate()
+    assert process.wait(5) == 0
+    job = await jobs.get(job_id)
+    assert (job.state, job.attempt, job.position) == ("queued", 0, 0)
+
+
+async def test_sigterm_lets_end_what_fits(
+    workers: Workers, jobs: JobStore, make_request: Make
+) -> None:
+    process = workers.start(grace=10)
+    first, second = [await submit(jobs, make_request(f"sleep 1#{n}")) for n in range(2)]
+    await until(jobs, first, "running")
+    process.terminate()
+    assert process.wait(10) == 0
+    assert (await jobs.get(first)).state == "done"
+    assert (await jobs.get(second)).state == "queued"
+
+
+async def test_a_job_that_ignores_sigterm_is_given_back_all_the_same(
+    workers: Workers, jobs: JobStore, make_request: Make
+) -> None:
+    process = workers.start(grace=0.2, TEST_STOP_PATIENCE="0.2")
+    job_id = await submit(jobs, make_request("hang"))
+    await until(jobs, job_id, "running")
+    process.terminate()
+    assert process.wait(5) == EXIT_STUCK
+    job = await jobs.get(job_id)
+    assert (job.state, job.attempt) == ("queued", 0)
+
+
+async def test_a_job_that_ignores_a_cancel_ends_with_its_process(
+    workers: Workers, jobs: JobStore, make_request: Make
+) -> None:
+    process = workers.start(TEST_CANCEL_PATIENCE="0.2")
+    job_id = await submit(jobs, make_request("hang"))
+    await until(jobs, job_id, "running")
+    await jobs.cancel(job_id)
+    assert process.wait(5) == EXIT_STUCK
+    assert (await jobs.get(job_id)).state == "cancelled"
+
+
+async def test_a_broken_device_ends_the_process_and_leaves_the_job(
+    workers: Workers, jobs: JobStore, make_request: Make
+) -> None:
+    process = workers.start()
+    job_id = await submit(jobs, make_request("device"))
+    assert process.wait(10) == EXIT_DEVICE
+    assert (await jobs.get(job_id)).state == "running"
+
+
+async def test_a_server_that_evicts_is_refused(
+    workers: Workers, redis_async: redis.asyncio.Redis
+) -> None:
+    await redis_async.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        process = workers.start()
+        assert process.wait(10) == EXIT_CONFIG
+        assert "allkeys-lru" in workers.log()
+        tolerant = workers.start(LACUNA_EVICTION_POLICY_CHECK="warn")
+        end = time.monotonic() + 10
+        while not await registered(redis_async):
+            assert time.monotonic() < end
+            await asyncio.sleep(0.05)
+        assert tolerant.poll() is None
+    finally:
+        await redis_async.config_set("maxmemory-policy", "noeviction")
+
+
+async def test_settings_that_cannot_be_used_are_said(workers: Workers) -> None:
+    process = workers.start(LACUNA_MAX_ATTEMPTS="0")
+    assert process.wait(10) == EXIT_CONFIG
+    assert "max_attempts" in workers.log()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_an_idle_worker_stops_soon(
+    workers: Workers, redis_async: redis.asyncio.Redis, number: signal.Signals
+) -> None:
+    process = workers.start()
+    end = time.monotonic() + 10
+    while not await registered(redis_async):
+        assert time.monotonic() < end
+        await asyncio.sleep(0.05)
+    process.send_signal(number)
+    assert process.wait(5) == 0

@@ -1,0 +1,43 @@
+"""Results on disk until the store takes them."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from service.store.claims import Claim, Outcome
+from workers.pending import PendingResults
+
+CLAIM = Claim("a" * 32, "host-1/f00d", b"{}", 2, "trace")
+OUTCOME = Outcome("b" * 32, '{"text": "ÿ"}'.encode(), b"{}", b'{"model": "m"}')
+
+
+def test_a_result_comes_back_as_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "pending"
+    PendingResults(folder).keep(CLAIM, OUTCOME)
+    (found,) = PendingResults(folder)
+    assert (found.claim.job_id, found.claim.token) == (CLAIM.job_id, CLAIM.token)
+    assert found.outcome == OUTCOME
+    assert stat.S_IMODE(found.path.stat().st_mode) == 0o600
+
+
+def test_a_dropped_result_is_gone_and_dropping_twice_does_no_harm(tmp_path: Path) -> None:
+    pending = PendingResults(tmp_path)
+    kept = pending.keep(CLAIM, OUTCOME)
+    pending.drop(kept)
+    pending.drop(kept)
+    assert list(pending) == []
+
+
+def test_an_unreadable_file_is_set_aside_and_the_others_are_read(tmp_path: Path) -> None:
+    pending = PendingResults(tmp_path)
+    pending.keep(CLAIM, OUTCOME)
+    (tmp_path / "0.json").write_text("{")
+    (tmp_path / "1.json").write_text("[]")
+    assert len(list(pending)) == 1
+    assert (tmp_path / "0.unreadable").exists()
+    assert len(list(pending)) == 1
+
+
+def test_a_folder_that_does_not_exist_is_empty(tmp_path: Path) -> None:
+    assert list(PendingResults(tmp_path / "none")) == []

@@ -1,0 +1,117 @@
+"""`python -m workers`: one worker. Settings come from `LACUNA_` variables.
+
+Exit status: 0 after a signal, and those of `workers.faults`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Callable
+from urllib.parse import unquote, urlsplit
+
+import redis
+from pydantic import ValidationError
+
+from service import logs
+from service.settings import Settings
+from service.store.claims import ClaimStore
+from service.store.connection import connect, durability_problem, is_outage, policy_problem
+from service.store.keys import QueueName
+from service.store.profiles import StoredProfile, read_profile
+from workers.faults import EXIT_CONFIG
+from workers.loop import Handler, Worker
+from workers.pending import PendingResults
+
+log = logging.getLogger("workers")
+
+_FIRST_CONTACT_SECONDS = 2.0
+
+
+def queues_of(settings: Settings, device: str) -> tuple[QueueName, ...]:
+    """The queues that a worker serves: a GPU worker also takes CPU jobs when no others wait."""
+    if settings.queue != "auto":
+        return (settings.queue,)
+    return ("gpu", "cpu") if device.startswith("cuda") else ("cpu",)
+
+
+def run(settings: Settings, handler: Handler) -> int:
+    """Serve the queue with a handler until told to stop; returns the exit status."""
+    client = connect(settings.store_url)
+    device = handler.describe().device
+    store = ClaimStore(
+        client,
+        name=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}",
+        queues=queues_of(settings, device),
+        lease=settings.lease_seconds,
+        max_attempts=settings.max_attempts,
+        job_ttl=settings.job_ttl,
+    )
+    info = _first_contact(client)
+    if problem := policy_problem(info):
+        if settings.eviction_policy_check == "refuse":
+            log.critical(problem)
+            return EXIT_CONFIG
+        log.warning(problem)
+    if problem := durability_problem(info):
+        log.warning(problem)
+    pending = PendingResults(settings.data_dir / "pending-results")
+    return Worker(store, handler, pending, grace=settings.grace_seconds).run()
+
+
+def _first_contact(client: redis.Redis) -> dict[str, object]:
+    """Wait for the store; a worker may well start before it does."""
+    while True:
+        try:
+            return dict(client.info())
+        except (redis.RedisError, OSError) as error:
+            if not is_outage(error):
+                raise
+            log.warning("waiting for the store", extra={"why": str(error)[:200]})
+            time.sleep(_FIRST_CONTACT_SECONDS)
+
+
+def _secrets(settings: Settings) -> list[str]:
+    found = list(settings.api_keys)
+    if settings.hub_token is not None:
+        found.append(settings.hub_token.get_secret_value())
+    if settings.redis_url is not None:
+        password = urlsplit(settings.redis_url.get_secret_value()).password or ""
+        found += [password, unquote(password)]
+    return found
+
+
+def main(make_handler: Callable[[Settings], Handler] | None = None) -> int:
+    """Start a worker from the environment.
+
+    Args:
+        make_handler: builds the handler; None is the one that measures profiles.
+    """
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        print(f"the settings cannot be used: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    logs.configure(settings.log_level, settings.log_format, _secrets(settings))
+    return run(settings, (make_handler or _profile_handler)(settings))
+
+
+def _profile_handler(settings: Settings) -> Handler:
+    # Loads torch, which takes seconds: not before the settings are known to be good.
+    from workers.profile_job import ProfileHandler  # noqa: PLC0415
+
+    client = connect(settings.store_url)
+
+    def profile_exists(profile_id: str) -> StoredProfile | None:
+        return read_profile(client, profile_id)
+
+    handler: Handler = ProfileHandler(settings, profile_exists)
+    return handler
+
+
+if __name__ == "__main__":
+    sys.exit(main())

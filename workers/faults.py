@@ -1,0 +1,118 @@
+"""Exceptions of a job, sorted: those that fail the job, and those after which the process must die.
+
+Decided by class, and by asking the device; not by the wording of messages, except for the one case
+that torch reports by wording alone. Imports no torch: where torch was never loaded, none of its
+exceptions can arrive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import sys
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from service.contract.errors import InternalError, InvalidRequest, LacunaError, OutOfMemory
+from service.contract.jobs import Failure
+from service.contract.profiles import ProfileRequest
+
+EXIT_CONFIG: Final = 78
+"""Exit status: the settings or the store do not allow this worker to start."""
+EXIT_DEVICE: Final = 81
+"""Exit status: the device is broken for this process; a fresh one may do better."""
+EXIT_STUCK: Final = 82
+"""Exit status: the job did not stop when it had to."""
+
+log = logging.getLogger(__name__)
+
+
+class DeviceBroken(Exception):
+    """The device is of no more use to this process."""
+
+
+@dataclass(frozen=True)
+class Fatal:
+    """The process must end with this status and leave the job to another."""
+
+    exit_code: int
+    reason: str
+
+
+def classify(error: BaseException, request: ProfileRequest | None = None) -> Failure | Fatal:
+    """What an exception means for the job and for this process.
+
+    Args:
+        error: what the handler raised.
+        request: the job's request, if it could be read; makes the sentence about memory concrete.
+
+    Returns:
+        The job's failure, or `Fatal` when the process is poisoned.
+    """
+    if isinstance(error, LacunaError):
+        return Failure(code=error.code, detail=error.detail, retryable=error.retryable)
+    if isinstance(error, ValidationError):
+        detail = f"this worker cannot read the request: {error.error_count()} fields are at fault"
+        return _failure(InvalidRequest(detail))
+    if _out_of_memory(error):
+        return _failure(OutOfMemory(_memory_sentence(request)))
+    if isinstance(error, DeviceBroken) or _device_broken(error):
+        return Fatal(EXIT_DEVICE, f"{type(error).__name__}: {error}")
+    return _failure(InternalError(f"{type(error).__name__} in the worker; its log says more"))
+
+
+def clean_up() -> None:
+    """Give back the memory of a job that failed."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        # A broken device raises here too; the next job finds that out for itself.
+        with contextlib.suppress(RuntimeError):
+            torch.cuda.empty_cache()
+
+
+def _failure(error: LacunaError) -> Failure:
+    return Failure(code=error.code, detail=error.detail, retryable=error.retryable)
+
+
+def _memory_sentence(request: ProfileRequest | None) -> str:
+    if request is None:
+        return "the device ran out of memory"
+    length = request.sequence_length
+    hint = f"; try sequence_length {length // 2} or less" if length > 1 else ""
+    return f"the device ran out of memory at sequence_length {length}{hint}"
+
+
+def _torch_class(name: str) -> type[BaseException] | None:
+    found: Any = getattr(sys.modules.get("torch"), name, None)
+    return found if isinstance(found, type) else None
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    torch_class = _torch_class("OutOfMemoryError")
+    if torch_class is not None and isinstance(error, torch_class):
+        return True
+    # The CPU allocator raises a bare RuntimeError.
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+
+
+def _device_broken(error: BaseException) -> bool:
+    torch_class = _torch_class("AcceleratorError")
+    if torch_class is not None and isinstance(error, torch_class):
+        return True
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(error, RuntimeError) or not torch.cuda.is_initialized():
+        return False
+    # Libraries on top of CUDA raise a bare RuntimeError: ask the device whether it still works.
+    try:
+        torch.cuda.synchronize()
+        torch.ones(8, device="cuda").sum().item()
+    except RuntimeError as probe:
+        log.warning("the device does not answer", extra={"probe": str(probe)[:200]})
+        return not _out_of_memory(probe)
+    return False
