@@ -1,1 +1,1 @@
-"""Measured influence, mixing coefficients, kernels and retrieval."""
+"""Measurements: influence by gradients, mixing by hooks, needles, attention kernels."""

@@ -1,0 +1,167 @@
+"""How many documents at once: a size that does not depend on the machine's load, unless it must.
+
+On the CPU a batch beyond some hundred tokens gains nothing, on a GPU some ten thousand fill it.
+The size follows from the length alone, so that the same request gives the same bits; free memory
+only lowers it, and so does an allocation that fails.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from service.contract.errors import OutOfMemory
+from workers.measure import passes
+from workers.models import facts
+from workers.models.loaded import LoadedModel
+from workers.models.memory import available_bytes, gigabytes, is_out_of_memory
+
+_TOKENS = {"cpu": 512, "cuda": 16_384}
+_SHARE = 0.6
+"""Of the free memory: the backward pass needs some beside what the forward pass has saved."""
+_PROBE_LENGTHS = (16, 32)
+
+
+@dataclass(frozen=True)
+class MemoryModel:
+    """Bytes that one document's forward pass saves for its backward pass: linear n + quadratic n^2.
+
+    The quadratic part is there when attention is not fused.
+    """
+
+    linear: float
+    quadratic: float
+
+    def bytes(self, length: int) -> float:
+        """Of one document of `length` tokens."""
+        return self.linear * length + self.quadratic * length**2
+
+    def longest(self, available: float) -> int:
+        """Length of the longest document that fits."""
+        if self.quadratic <= 0:
+            return int(available / max(self.linear, 1.0))
+        root = math.sqrt(self.linear**2 + 4 * self.quadratic * available)
+        return int((root - self.linear) / (2 * self.quadratic))
+
+
+def memory_model(loaded: LoadedModel, ids: Tensor) -> MemoryModel:
+    """Measure by two short passes of one document, counting what autograd saves."""
+    short, long = _PROBE_LENGTHS
+    length = ids.shape[1]
+    if length <= long:
+        return MemoryModel(_saved_bytes(loaded, ids[:1]) / length, 0.0)
+    a, b = (_saved_bytes(loaded, ids[:1, :size]) for size in (short, long))
+    quadratic = max(0.0, (b / long - a / short) / (long - short))
+    return MemoryModel(b / long - quadratic * long, quadratic)
+
+
+def choose(loaded: LoadedModel, ids: Tensor, batch_size: int) -> int:
+    """Documents per batch: `batch_size`, or with 0 what suits length, device and free memory.
+
+    Raises:
+        OutOfMemory: one document does not fit; names the largest length that does.
+    """
+    count, length = ids.shape
+    if batch_size > 0:
+        return min(batch_size, count)
+    wanted = max(1, min(count, _TOKENS[loaded.device.type] // length))
+    available = available_bytes(loaded.device)
+    if wanted * _generous_bytes(loaded, length) < _SHARE * available:
+        return wanted  # no doubt: not worth the probe's two passes
+    model = memory_model(loaded, ids)
+    if model.bytes(length) > available:
+        raise too_big(loaded, length, model)
+    return max(1, min(wanted, int(_SHARE * available / max(model.bytes(length), 1.0))))
+
+
+def _generous_bytes(loaded: LoadedModel, length: int) -> float:
+    """More than any model was seen to need per document: about five times what a Llama saves."""
+    depth, heads = facts.layers(loaded.text_config), facts.heads(loaded.text_config)
+    return depth * length * (256.0 * facts.width(loaded.model) + 16.0 * heads * length)
+
+
+def too_big(loaded: LoadedModel, length: int, model: MemoryModel) -> OutOfMemory:
+    """The failure for a document that does not fit alone."""
+    available = available_bytes(loaded.device)
+    longest = min(length - 1, model.longest(_SHARE * available))
+    return OutOfMemory(
+        f"`sequence_length`: one document of {length} tokens needs about "
+        f"{gigabytes(model.bytes(length))} on {loaded.device}, {gigabytes(available)} are free; "
+        f"the largest length that fits is about {longest}",
+        field="sequence_length",
+    )
+
+
+def run(
+    loaded: LoadedModel,
+    ids: Tensor,
+    size: int,
+    one_batch: Callable[[int, Tensor], None],
+    *,
+    retry: bool = True,
+) -> int:
+    """Call `one_batch(first, ids[first : first + size])` until all documents are done.
+
+    Batches are moved to the model's device one by one. When an allocation fails the batch is
+    halved and tried again, unless `retry` is off because a failed pass leaves traces.
+
+    Returns:
+        The batch size in the end.
+
+    Raises:
+        OutOfMemory: an allocation failed for a batch of one, or must not be tried again.
+    """
+    first = 0
+    while first < len(ids):
+        batch = ids[first : first + size]
+        if _fits(one_batch, first, batch, loaded.device):
+            first += len(batch)
+            continue
+        if loaded.device.type == "cuda":
+            torch.cuda.empty_cache()
+        if len(batch) == 1:
+            raise too_big(loaded, ids.shape[1], memory_model(loaded, ids))
+        if not retry:
+            raise OutOfMemory(
+                f"{len(batch)} documents of {ids.shape[1]} tokens do not fit on {loaded.device} "
+                "together; set a lower LACUNA_BATCH_SIZE on the worker"
+            )
+        size = max(1, len(batch) // 2)
+    return size
+
+
+def _fits(
+    one_batch: Callable[[int, Tensor], None], first: int, batch: Tensor, device: torch.device
+) -> bool:
+    try:
+        one_batch(first, batch.to(device))
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return False  # leaving the handler frees what the traceback holds
+    return True
+
+
+def _saved_bytes(loaded: LoadedModel, ids: Tensor) -> int:
+    storages: dict[int, int] = {}
+    weights = {p.untyped_storage().data_ptr() for p in loaded.model.parameters()}
+
+    def count(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with (
+        torch.enable_grad(),
+        passes.observed(loaded.model, keep=1, gradients=True) as seen,
+        torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor),
+    ):
+        kept = passes.logits(loaded.model, ids.to(loaded.device), seen, keep=1)
+        total = sum(storages.values())
+        del kept  # the graph had to live until here, so that no storage is counted twice
+    return total

@@ -1,0 +1,93 @@
+"""The mixing coefficient lambda, measured beside another pass.
+
+lambda_t(i) = |Attn_t(i)| / (|X_t(i)| + |Attn_t(i)|) for token i at attention branch t: X_t is the
+residual stream that enters the branch, Attn_t the update that is added to it, after any post-norm
+or residual multiplier. Euclidean norms in float32, sums in float64 (arXiv 2602.16837).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from workers.instrument.sites import Site, SiteReader
+
+F64 = NDArray[np.float64]
+
+
+class MixingTap:
+    """Gathers lambda at every site while it is open; see `workers.measure.taps.Tap`.
+
+    Nothing of the pass is copied: each site reduces two tensors [B, n, width] to norms [B, n].
+    """
+
+    def __init__(self, model: nn.Module, sites: Sequence[Site]) -> None:
+        self._sites = tuple(sites)
+        self._reader = SiteReader(model, self._sites, self._on_site)
+        self._shape = (0, 0)
+        self._batch: dict[int, Tensor] = {}
+        self._documents: list[Tensor] = []
+        self._token_sums: Tensor | None = None
+
+    def __enter__(self) -> Self:
+        """Set the hooks."""
+        self._reader.__enter__()
+        return self
+
+    def __exit__(self, *failure: Any) -> None:
+        """Remove the hooks."""
+        self._reader.__exit__(None, None, None)
+
+    def start_batch(self, ids: Tensor) -> None:
+        """A forward pass over `ids` [B, n] comes next; an unfinished one is forgotten."""
+        self._reader.start_batch()
+        self._shape = (ids.shape[0], ids.shape[1])
+        self._batch = {}
+
+    def end_batch(self) -> None:
+        """Keep what the pass showed.
+
+        Raises:
+            RuntimeError: a site was not reached, so the recipe does not fit the model.
+        """
+        absent = [site.update.path for i, site in enumerate(self._sites) if i not in self._batch]
+        if absent:
+            raise RuntimeError(f"the pass did not reach the attention site at {absent[0]}")
+        mixing = torch.stack([self._batch[i].cpu() for i in range(len(self._sites))], dim=1)
+        self._batch = {}
+        self._documents.append(mixing.mean(dim=-1))
+        sums = mixing.sum(dim=0)
+        self._token_sums = sums if self._token_sums is None else self._token_sums + sums
+
+    @property
+    def per_document(self) -> F64:
+        """Mean over tokens, [K, T] in [0, 1]: documents in order, layers from the bottom up."""
+        if not self._documents:
+            return np.zeros((0, len(self._sites)))
+        return np.asarray(torch.cat(self._documents).numpy(), dtype=np.float64)
+
+    @property
+    def by_token(self) -> F64:
+        """Mean over documents, [T, n] in [0, 1]."""
+        if self._token_sums is None:
+            return np.zeros((len(self._sites), 0))
+        count = sum(len(part) for part in self._documents)
+        return np.asarray((self._token_sums / count).numpy(), dtype=np.float64)
+
+    def _on_site(self, index: int, update: Tensor, stream: Tensor) -> None:
+        site = self._sites[index]
+        added = self._norms(update, site.update.coefficient)
+        present = self._norms(stream, site.stream.coefficient).to(added.device)
+        total = added + present
+        # Both zero: nothing is mixed in.
+        self._batch[index] = torch.where(total > 0, added / total, torch.zeros_like(total))
+
+    def _norms(self, tensor: Tensor, coefficient: float) -> Tensor:
+        wide = tensor if tensor.dtype == torch.float64 else tensor.float()
+        norms: Tensor = wide.norm(dim=-1).double()
+        return norms.reshape(self._shape) * abs(coefficient)

@@ -1,0 +1,74 @@
+"""What gathers statistics during somebody else's pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+
+class Tap(Protocol):
+    """Reads a model from the side while `influence.measure` runs it: no pass of its own.
+
+    Hooks stand while the context is open. `start_batch` announces every forward pass.
+    """
+
+    def __enter__(self) -> Any:
+        """Set the hooks."""
+        ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> bool | None:
+        """Remove the hooks."""
+        ...
+
+    def start_batch(self, ids: Tensor) -> None:
+        """A forward pass over `ids` [B, n] comes next."""
+        ...
+
+
+@runtime_checkable
+class Revocable(Tap, Protocol):
+    """A tap that counts a pass only once it is told that it succeeded.
+
+    With such taps alone a batch that ran out of memory can be tried again in halves.
+    """
+
+    def end_batch(self) -> None:
+        """Forward and backward pass are complete: keep what they showed."""
+        ...
+
+
+@contextmanager
+def opened(taps: Sequence[Tap]) -> Iterator[None]:
+    """All taps open at once."""
+    with ExitStack() as stack:
+        for tap in taps:
+            stack.enter_context(tap)
+        yield
+
+
+def start(taps: Sequence[Tap], ids: Tensor) -> None:
+    """Announce a pass to all taps."""
+    for tap in taps:
+        tap.start_batch(ids)
+
+
+def end(taps: Sequence[Tap]) -> None:
+    """Tell those that ask for it that the pass succeeded."""
+    for tap in taps:
+        if isinstance(tap, Revocable):
+            tap.end_batch()
+
+
+def can_retry(taps: Sequence[Tap]) -> bool:
+    """Whether a failed pass leaves no trace in any tap."""
+    return all(isinstance(tap, Revocable) for tap in taps)
