@@ -75,7 +75,7 @@ def respond(
         extrapolated=curve.length is not None and curve.length != length,
         exceeds_context=exceeds,
         dead_zone=zone,
-        suggestions=_suggestions(problem, placed, relevance, length),
+        suggestions=_suggestions(problem, order, placed, length),
         confidence=curve.confidence(length),
         warnings=warnings,
     )
@@ -132,14 +132,15 @@ def _dead_zone(cumulative: F64, length: int, threshold: float) -> DeadZone | Non
 
 
 def _suggestions(
-    problem: placement.Problem, placed: list[Placed], relevance: F64, length: int
+    problem: placement.Problem, order: I64, placed: list[Placed], length: int
 ) -> list[Suggestion]:
     """What else to do when much of the relevance ends up in the dead zone."""
+    relevance = problem.relevance[order]
     dead = np.array([one.in_dead_zone for one in placed], dtype=bool)
     share = float(relevance[dead].sum()) / max(float(relevance.sum()), 1e-300)
     if dead.sum() < 2 or share < DEAD_SHARE:
         return []
-    best = int(np.argmax(relevance))
+    best = int(np.argmax(order == problem.ranking[0]))
     first, last = placed[0], placed[-1]
     at_end = first.visibility >= last.visibility
     end = "last" if at_end else "first"

@@ -79,11 +79,13 @@ async def find_curve(request: PlacementRequest, profiles: ProfileReader) -> Plac
 async def _of_model(
     request: PlacementRequest, model: str, profiles: ProfileReader
 ) -> PlacementCurve:
-    """The newest profile with trained weights that has the source; else theory, if allowed."""
+    """The newest profile that has the source, with trained weights unless the model is a preset,
+    which has none; else theory, if allowed."""
+    untrained = model.startswith("preset:")
     page = await profiles.list(model, _SEARCHED)
     refusal: InvalidRequest | None = None
     for summary in page.items:
-        if summary.weights == "random":
+        if summary.weights == "random" and not untrained:
             continue
         stored = await profiles.get(summary.id)
         if stored is None:
