@@ -64,8 +64,9 @@ def inspect(model: PreTrainedModel) -> Instrumentation:
     logits = _first_logits(model, ids)
     tolerance = tolerance_of(model)
     _refuse_not_causal(model, ids, logits, tolerance)
-    layers = int(getattr(model.config.get_text_config(), "num_hidden_layers", 0) or 0)
-    found = recipe.write(track(model, ids, _width(model)))
+    found = recipe.write(track(model, ids, stream_width(model)))
+    declared = getattr(model.config.get_text_config(), "num_hidden_layers", 0) or 0
+    layers = max(int(declared), len(found.sites))  # BART counts its encoder's
     if not found.cores:
         raise ModelUnsupported(
             "The model has no softmax attention (a state space or recurrent model): there is no "

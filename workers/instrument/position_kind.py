@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from service.contract.models import PositionalEncoding
 from workers.instrument.attention import AttentionCall, BatchShape
 from workers.instrument.capture import Capture, capturing
-from workers.instrument.inspection import Instrumentation, inspect, probe_ids
+from workers.instrument.inspection import Instrumentation, inspect, probe_ids, stream_width
 
 _WINDOW_FIELDS = ("sliding_window", "attention_window_size", "window_size")
 _ROTATIONS = frozenset({"cos", "sin", "polar"})
@@ -52,10 +52,10 @@ def describe_positions(
         ModelUnsupported: as `inspect`, when no instrumentation is given.
     """
     instrumentation = instrumentation or inspect(model)
-    windows = declared_windows(model)
+    windows = declared_windows(model, instrumentation.layers)
     ids = probe_ids(model)
     biases = BiasRows()
-    spy = PositionSpy(int(ids.shape[1]))
+    spy = PositionSpy(int(ids.shape[1]), stream_width(model))
     with capturing(model, instrumentation.capture, biases, BatchShape(*ids.shape)), spy:
         model(input_ids=ids, use_cache=False)
     kind: PositionalEncoding
@@ -65,20 +65,20 @@ def describe_positions(
         kind = "rotary"
     elif spy.table is not None:
         kind = spy.table
-    elif instrumentation.capture == "none" or instrumentation.other_mixers:
+    elif instrumentation.other_mixers:
+        kind = "none"  # attention has none of its own; the other mixers know the order
+    elif instrumentation.capture == "none":
         kind = "other"
     else:
         kind = "none" if unevenness(model, instrumentation.capture) < uneven(model) else "other"
     return Positions(kind, windows)
 
 
-def declared_windows(model: PreTrainedModel) -> tuple[int | None, ...]:
+def declared_windows(model: PreTrainedModel, layers: int) -> tuple[int | None, ...]:
     """Sliding window of every decoder layer according to the configuration."""
     config = model.config.get_text_config()
-    layers = int(getattr(config, "num_hidden_layers", 0) or 0)
-    window = next((getattr(config, name, None) for name in _WINDOW_FIELDS), None)
-    for name in _WINDOW_FIELDS:
-        window = window or getattr(config, name, None)
+    declared = (getattr(config, name, None) for name in _WINDOW_FIELDS)
+    window = next((w for w in declared if w), None)
     kinds = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
     if not isinstance(window, int) or window <= 0:
         return (None,) * layers
@@ -92,12 +92,14 @@ def declared_windows(model: PreTrainedModel) -> tuple[int | None, ...]:
 class PositionSpy(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notices table lookups by position, and rotations, in a pass over ``length`` tokens.
 
+    ``width`` is the residual stream's: a sinusoidal table of another width holds rotary angles.
+
     With ``freeze`` every such lookup returns the row of position 0 instead.
     """
 
-    def __init__(self, length: int | None, freeze: bool = False) -> None:
+    def __init__(self, length: int | None, width: int, freeze: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._length = length
+        self._length, self._width = length, width
         self._freeze = freeze
         self.rotary = False
         self.table: PositionalEncoding | None = None
@@ -131,11 +133,13 @@ class PositionSpy(TorchDispatchMode):  # type: ignore[no-untyped-call]
         width = table.shape[-1]
         norms = table[: min(len(table), 64)].float().pow(2).sum(-1)
         # sin^2 + cos^2 = 1 per frequency: every row of a sinusoidal table has the norm width / 2.
-        sinusoidal = bool((norms - width / 2).abs().max() < 1e-2 * width)
+        # (The row of a padding index may be zeroed.)
+        fitting = ((norms - width / 2).abs() < 1e-2 * width).float().mean()
+        sinusoidal = float(fitting) > 0.9
         if not sinusoidal:
             self.table = "learned"
-        elif width % 2 == 0 and width <= 256 and not isinstance(table, torch.nn.Parameter):
-            self.rotary = self.rotary or self.table is None
+        elif width != self._width:
+            self.rotary = True
         else:
             self.table = "sinusoidal"
 
@@ -229,4 +233,4 @@ def unevenness(model: PreTrainedModel, capture: Capture, length: int = 12) -> fl
 
 def uneven(model: PreTrainedModel) -> float:
     """Unevenness that rounding alone may cause."""
-    return 1e-3 if torch.finfo(model.dtype).eps < 1e-6 else 1e-1
+    return 1e-4 if torch.finfo(model.dtype).eps < 1e-6 else 1e-1

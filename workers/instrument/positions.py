@@ -19,7 +19,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from service.contract.errors import ModelUnsupported
-from workers.instrument.inspection import Instrumentation, inspect
+from workers.instrument.inspection import Instrumentation, inspect, stream_width
 from workers.instrument.position_kind import PositionSpy, uneven, unevenness
 
 
@@ -38,12 +38,18 @@ def positions_off(
             "positional_encoding: off needs a model whose attention can be watched, to verify it.",
             field="positional_encoding",
         )
+    if instrumentation.other_mixers:
+        raise ModelUnsupported(
+            "positional_encoding: off does not apply: beside attention the model has state space, "
+            "recurrent or convolution layers, which know the order of the tokens.",
+            field="positional_encoding",
+        )
     with ExitStack() as stack:
         stack.enter_context(_no_alibi(model))
         if "position_ids" in signatures.signature(model.forward).parameters:
             stack.enter_context(_all_first(model))
         else:
-            stack.enter_context(PositionSpy(None, freeze=True))
+            stack.enter_context(PositionSpy(None, stream_width(model), freeze=True))
         remaining = unevenness(model, instrumentation.capture)
         if remaining > uneven(model):
             raise ModelUnsupported(
@@ -60,10 +66,9 @@ def _all_first(model: PreTrainedModel) -> Iterator[None]:
     def hook(_module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         ids = kwargs.get("input_ids", args[0] if args else None)
         shape = kwargs["inputs_embeds"].shape[:2] if ids is None else ids.shape
-        device = model.get_input_embeddings().weight.device
-        kwargs["position_ids"] = torch.zeros(shape, dtype=torch.long, device=device)
+        kwargs["position_ids"] = torch.zeros(shape, dtype=torch.long, device=model.device)
         if kwargs.get("attention_mask") is None:
-            kwargs["attention_mask"] = torch.ones(shape, dtype=torch.long, device=device)
+            kwargs["attention_mask"] = torch.ones(shape, dtype=torch.long, device=model.device)
         return args, kwargs
 
     handle = model.register_forward_pre_hook(hook, with_kwargs=True)
