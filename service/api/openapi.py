@@ -76,6 +76,10 @@ def _finish(path: str, method: str, operation: dict[str, Any]) -> None:
         .replace("}", "")
         .replace("-", "_")
     )
+    for given in operation["responses"].values():
+        # OpenAPI 3.1, which most tools read, has no `itemSchema` for the events of a stream.
+        if "text/event-stream" in given.get("content", {}):
+            given["content"]["text/event-stream"] = {"schema": {"type": "string"}}
     answer = operation["responses"].get("422", {}).get("content", {})
     if "application/json" in answer:  # FastAPI's own validation error, which we never send
         operation["responses"]["422"] = _problem(422)

@@ -1,0 +1,28 @@
+"""/v1/placements: in which order to put the chunks of a prompt."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+
+from service.api.bodies import body_of, openapi_body
+from service.api.dependencies import ServicesHere
+from service.api.openapi import problems
+from service.contract.placements import PlacementRequest, PlacementResponse
+from service.usecases import placements
+
+router = APIRouter(prefix="/v1/placements", tags=["placements"])
+
+
+@router.post(
+    "",
+    summary="Order the chunks of a prompt",
+    openapi_extra=openapi_body(PlacementRequest),
+    responses=problems(401, 404, 413, 415, 422, 429, 503),
+)
+async def place(
+    body: Annotated[PlacementRequest, Depends(body_of(PlacementRequest))], services: ServicesHere
+) -> PlacementResponse:
+    """The order in which the model listens most to what matters, and what that is worth."""
+    return await placements.answer(body, services.profiles.store)

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import httpx
+
+
+async def test_ready_reports_redis_and_workers(client: httpx.AsyncClient, worker: Any) -> None:
+    waiting = await client.get("/readyz")
+    assert waiting.status_code == 503
+    problem = waiting.json()
+    assert problem["code"] == "not_ready"
+    assert problem["redis"]["ok"] is True
+    assert problem["workers"]["ok"] is False
+    worker.announce()
+    ready = await client.get("/readyz")
+    assert ready.status_code == 200
+    assert ready.json()["workers"] == {"ok": True, "detail": "1 live"}
+    worker.store.farewell()
+    assert (await client.get("/readyz")).status_code == 503
+
+
+async def test_models_lists_workers(client: httpx.AsyncClient, worker: Any) -> None:
+    worker.announce()
+    catalogue = (await client.get("/v1/models")).json()
+    assert "demo:smollm2-135m-instruct" in catalogue["demo"]
+    assert [w["worker"] for w in catalogue["workers"]] == ["w1"]
+
+
+async def test_jobs_go_to_the_gpu_while_there_is_one(
+    client: httpx.AsyncClient, worker: Any, redis_sync: Any
+) -> None:
+    worker.announce(queue="gpu")
+    # The announcement names the queue it serves.
+    redis_sync.zadd("{lacuna}:workers:gpu", {"w1": 9e15})
+    await client.post("/v1/profiles", json={"model": "gpt2"})
+    assert redis_sync.zcard("{lacuna}:ready:gpu") == 1
+    assert redis_sync.zcard("{lacuna}:ready:cpu") == 0
+
+
+async def test_metrics_have_bounded_labels(client: httpx.AsyncClient, stored: str) -> None:
+    for path in (f"/v1/profiles/{stored}", f"/v1/profiles/{'b' * 32}", "/x/../../etc", "/a%00b"):
+        await client.get(path)
+    await client.request("BREW", "/healthz")
+    await client.request("X" * 50, "/healthz")
+    text = (await client.get("/metrics")).text
+    routes = set(re.findall(r'route="([^"]*)"', text))
+    assert routes <= {
+        "/v1/profiles", "/v1/profiles/{profile_id}", "unmatched", "/healthz", "/metrics",
+    }  # fmt: skip
+    methods = set(re.findall(r'method="([^"]*)"', text))
+    assert methods <= {"GET", "POST", "other"}
+    assert 'lacuna_submissions_total{outcome="created"} 1.0' in text
+
+
+async def test_docs_need_no_other_host(client: httpx.AsyncClient) -> None:
+    page = await client.get("/docs")
+    assert page.status_code == 200
+    policy = page.headers["content-security-policy"]
+    assert "script-src 'self';" in policy
+    assert "http" not in policy
+    assert not re.search(r"(?:src|href)=\"(?:https?:)?//", page.text)
+    links = re.findall(r"(?:src|href)=\"([^\"]+)\"", page.text)
+    assert "docs/swagger-ui-bundle.js" in links
+    for link in links:
+        asset = await client.get(f"/{link}")
+        assert asset.status_code == 200
+        assert len(asset.content) > 50
+
+
+async def test_head_is_get_without_a_body(client: httpx.AsyncClient, stored: str) -> None:
+    for path in ("/healthz", "/v1/models", f"/v1/profiles/{stored}.svg", "/openapi.json", "/no"):
+        head, full = await client.head(path), await client.get(path)
+        assert head.status_code == full.status_code
+        assert head.content == b""
+        assert head.headers["content-length"] == str(len(full.content)) or "gzip" in str(
+            full.headers.get("content-encoding")
+        )
