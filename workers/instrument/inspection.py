@@ -111,7 +111,8 @@ def _embedding(model: PreTrainedModel) -> Tensor:
     return weight
 
 
-def _width(model: PreTrainedModel) -> int:
+def stream_width(model: PreTrainedModel) -> int:
+    """Width of the residual stream."""
     width = getattr(model.config.get_text_config(), "hidden_size", None)
     return int(width) if isinstance(width, int) else int(_embedding(model).shape[1])
 
