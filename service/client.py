@@ -24,11 +24,14 @@ class Client:
     Args:
         url: address of the gateway.
         key: API key, if the service asks for one.
+        transport: another way to the service than the network.
     """
 
-    def __init__(self, url: str, key: str | None = None) -> None:
+    def __init__(
+        self, url: str, key: str | None = None, transport: httpx.BaseTransport | None = None
+    ) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._http = httpx.Client(base_url=url, headers=headers, timeout=90.0)
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=90.0, transport=transport)
 
     def __enter__(self) -> Self:
         return self

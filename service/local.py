@@ -85,6 +85,9 @@ class Stack:
             for name in self._commands:
                 self._start(name)
             self._wait_until_ready()
+        except OSError as error:
+            self._exits.close()
+            raise StackError(f"the service cannot start: {error}") from error
         except BaseException:
             self._exits.close()
             raise

@@ -1,0 +1,124 @@
+"""From what was seen of a model's attention to the curves that theory predicts.
+
+Arrays in, arrays out; the formulas stand in `service.theory`, the second-moment rollout's measured
+gains in `workers.measure.gains`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.theory import cesaro, kernels, rollout
+from service.theory.kernels import Kernel
+from workers.measure.kernel_statistics import KernelStatistics, LayerStatistics
+
+F64 = NDArray[np.float64]
+
+
+class Unavailable(Exception):
+    """This prediction cannot be made for this model; the message says why."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What predictions are made from.
+
+    Attributes:
+        length: n, tokens per document.
+        mixing: lambda per attention layer, [T], bottom to top.
+        attention: what was seen of the kernels; None when they could not be watched.
+        content_scale: "model" for the model's own logits, "raw" for q.k as in the authors' code.
+    """
+
+    length: int
+    mixing: F64
+    attention: KernelStatistics | None
+    content_scale: Literal["model", "raw"] = "model"
+
+    def layers(self) -> Sequence[LayerStatistics]:
+        """The attention layers, the first nearest the embeddings."""
+        if self.attention is None:
+            raise Unavailable("the attention of this model could not be watched")
+        return self.attention.layers
+
+
+def predict(name: str, evidence: Evidence) -> F64:
+    """One named prediction, [n], sums to 1.
+
+    Raises:
+        Unavailable: the evidence does not suffice.
+    """
+    return _BY_NAME[name](evidence)
+
+
+def positional(evidence: Evidence) -> list[Kernel]:
+    """Kernels of mask and positional encoding alone, as the model's own attention showed them."""
+    return [_kernel(layer, evidence.length, 0.0) for layer in evidence.layers()]
+
+
+def with_content(evidence: Evidence) -> list[Kernel]:
+    """The same with the mean content logit of each head on the diagonal."""
+    return [
+        _kernel(layer, evidence.length, layer.content(evidence.content_scale))
+        for layer in evidence.layers()
+    ]
+
+
+def measured(evidence: Evidence) -> list[Kernel]:
+    """The mean kernels themselves, averaged over heads and documents."""
+    if evidence.attention is not None and evidence.attention.detail == "distance":
+        raise Unavailable("the mean kernels do not fit into memory at this length")
+    return [kernels.measured(stochastic(layer.mean_kernel())) for layer in evidence.layers()]
+
+
+def stochastic(kernel: F64) -> F64:
+    """Rows scaled to sum 1: attention sinks keep a share for themselves, and float32 rounds."""
+    return np.asarray(kernel / kernel.sum(axis=-1, keepdims=True))
+
+
+def forces(evidence: Evidence) -> list[rollout.Force]:
+    """Causal mask, residual stream, positional encoding and content, switched on in turn."""
+    return rollout.forces(evidence.mixing, positional(evidence), with_content(evidence))
+
+
+def collapse(evidence: Evidence) -> rollout.Collapse:
+    """Whether the model's own rollout collapses onto the first token."""
+    try:
+        layers = measured(evidence)
+    except Unavailable:
+        layers = positional(evidence)
+    return rollout.collapse(layers, evidence.mixing)
+
+
+def _kernel(layer: LayerStatistics, n: int, diagonal: float | F64) -> Kernel:
+    if layer.mask.kind == "other":
+        raise Unavailable("the attention mask is neither causal nor a sliding window")
+    window = layer.mask.window
+    if layer.bias is None:
+        slopes = np.zeros(layer.heads)
+    elif layer.bias.slopes is not None:
+        slopes = layer.bias.slopes
+    else:
+        bias = layer.bias.by_distance.copy()
+        bias[:, 0] += diagonal
+        return kernels.distance(n, bias, window=window)
+    return kernels.alibi(n, slopes, diagonal=diagonal, window=window)
+
+
+def _cesaro(evidence: Evidence) -> F64:
+    return cesaro.finite(evidence.length, evidence.mixing.size, float(evidence.mixing.mean()))
+
+
+_BY_NAME: dict[str, Callable[[Evidence], F64]] = {
+    "attention_only": lambda e: rollout.rollout(positional(e), np.ones_like(e.mixing)),
+    "half_residual": lambda e: rollout.rollout(positional(e), np.full_like(e.mixing, 0.5)),
+    "residual": lambda e: rollout.rollout(positional(e), e.mixing),
+    "residual_content": lambda e: rollout.rollout(with_content(e), e.mixing),
+    "measured_kernel": lambda e: rollout.rollout(measured(e), e.mixing),
+    "cesaro": _cesaro,
+}

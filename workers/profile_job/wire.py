@@ -1,0 +1,166 @@
+"""Arrays to wire models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.contract import curves
+from service.contract.profiles import Measured, Mixing, MonotoneCheck, NeedleCurve, Prediction
+from service.theory import aggregate, agreement, rollout, shape
+from workers.measure.mixing import MixingTap
+from workers.measure.needle import NeedleResult
+from workers.profile_job.measurement import Measurement
+
+F64 = NDArray[np.float64]
+
+BINS = 64
+"""Bins of the token-resolved mixing coefficient."""
+DRAWS = 200
+MONOTONE_TOLERANCE = 1e-3
+"""Rounding and the finite number of documents breach monotonicity by less than this."""
+
+
+def number(value: float) -> float:
+    """Six significant digits: what the noise of a measurement leaves, at a third of the bytes."""
+    return float(f"{value:.6g}")
+
+
+def numbers(values: Iterable[float]) -> list[float]:
+    """`number` of each."""
+    return [number(value) for value in values]
+
+
+def measured(found: Measurement) -> tuple[Measured, F64, F64]:
+    """The measured curves; also the main one [n] and its bootstrap draws [DRAWS, n] as arrays."""
+    norms = found.influence.norms
+    combine = aggregate.root_mean_square if found.how == "rms" else aggregate.mean_of_norms
+    main = combine(norms)
+    draws = aggregate.bootstrap(norms, found.how, draws=DRAWS, seed=0)
+    low, high = aggregate.band(draws)
+    split = agreement.split_half(norms, combine)
+    split_each = agreement.split_half(norms, aggregate.per_document)
+    attention = None if found.attention is None else found.attention.last_token_attention
+    wire = Measured(
+        influence=numbers(main),
+        low=numbers(low),
+        high=numbers(high),
+        per_document=numbers(aggregate.per_document(norms)),
+        documents=len(norms),
+        split_half_wasserstein=None if split is None else number(split),
+        split_half_wasserstein_per_document=None if split_each is None else number(split_each),
+        last_token_attention=None if attention is None else numbers(attention / attention.sum()),
+        needle=None if found.needle is None else needle_curve(found.needle, main),
+    )
+    return wire, main, draws
+
+
+def needle_curve(result: NeedleResult, influence: F64) -> NeedleCurve:
+    """Retrieval by depth, with its rank agreement with influence at the same places."""
+    at = np.clip(result.positions.astype(int), 0, influence.size - 1)
+    # A fact covers several tokens: compare with the smoothed curve, not with one token's spike.
+    smooth = shape.smoothed_density(influence)[at]
+    rank = agreement.spearman(result.log_probability, smooth)
+    return NeedleCurve(
+        depth=numbers(result.depths),
+        position=[int(p) for p in result.positions],
+        log_probability=numbers(result.log_probability),
+        low=numbers(result.low),
+        high=numbers(result.high),
+        baseline=number(result.baseline),
+        facts=result.facts,
+        spearman_with_influence=None if rank is None else number(rank),
+    )
+
+
+def mixing(tap: MixingTap) -> Mixing:
+    """Lambda per layer, and by position in bins."""
+    per_document = tap.per_document
+    by_token = tap.by_token
+    bins = min(BINS, by_token.shape[1])
+    means = per_document.mean(axis=0)
+    return Mixing(
+        lambda_=numbers(means),
+        std=numbers(per_document.std(axis=0)),
+        sum=number(means.sum()),
+        by_token=[numbers(part.mean() for part in np.array_split(row, bins)) for row in by_token],
+        bins=bins,
+    )
+
+
+def prediction(curve: F64, main: F64) -> Prediction:
+    """A predicted curve against the measured one."""
+    rank = agreement.spearman(curve, main)
+    return Prediction(
+        influence=numbers(curve),
+        wasserstein=number(agreement.wasserstein(curve, main)),
+        spearman=None if rank is None else number(rank),
+        dead_zone=dead_zone(shape.dead_zone(curve)),
+    )
+
+
+def dead_zone(zone: shape.DeadZone | None) -> curves.DeadZone | None:
+    """The zone with its band."""
+    if zone is None:
+        return None
+    return curves.DeadZone(
+        start=zone.start,
+        end=zone.end,
+        fraction=number(zone.fraction),
+        mean_density=number(zone.mean_density),
+        min_density=number(zone.min_density),
+        argmin=zone.argmin,
+        threshold=zone.threshold,
+        start_band=_interval(zone.start_band),
+        end_band=_interval(zone.end_band),
+    )
+
+
+def _interval(interval: shape.Interval | None) -> curves.Interval | None:
+    if interval is None:
+        return None
+    return curves.Interval(low=number(interval.low), high=number(interval.high))
+
+
+def shape_of(curve: F64) -> curves.Shape:
+    """Masses and class."""
+    found = shape.shape(curve)
+    return curves.Shape(
+        class_=found.name,
+        primacy_mass=number(found.primacy_mass),
+        recency_mass=number(found.recency_mass),
+        middle_mass=number(found.middle_mass),
+        primacy_excess=number(found.primacy_excess),
+        recency_excess=number(found.recency_excess),
+        thresholds=found.thresholds,
+    )
+
+
+def force(found: rollout.Force) -> curves.Force:
+    """One force."""
+    fields = {k: v for k, v in asdict(found).items() if k not in {"name", "influence"}}
+    return curves.Force(
+        name=found.name,
+        influence=numbers(found.influence),
+        **{name: number(value) for name, value in fields.items()},
+    )
+
+
+def collapse(found: rollout.Collapse) -> curves.Collapse:
+    """The depth limit."""
+    return curves.Collapse.model_validate(
+        {k: number(v) if isinstance(v, float) else v for k, v in asdict(found).items()}
+    )
+
+
+def monotone(violations: list[float] | None) -> list[MonotoneCheck] | None:
+    """The theorem's assumption, layer by layer."""
+    if violations is None:
+        return None
+    return [
+        MonotoneCheck(layer=layer, violation=number(value), monotone=value <= MONOTONE_TOLERANCE)
+        for layer, value in enumerate(violations)
+    ]
