@@ -1,4 +1,4 @@
-"""The OpenAPI document is what the app says, and its examples are what the service takes and gives."""
+"""The OpenAPI document is what the app says; its examples are what the service takes and gives."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ async def test_events_follow_a_job_to_its_end(
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert answer.headers["cache-control"] == "no-cache"
     seen = events_of(answer.text)
-    assert [state for state, _ in seen][0] == "queued"
+    assert seen[0][0] == "queued"
     assert ("running", 0.5) in [(state, job.progress) for state, job in seen]
     assert seen[-1][0] == "failed"
     assert all(state == job.state for state, job in seen)
