@@ -109,11 +109,22 @@ def durability_problem(info: Mapping[str, Any]) -> str | None:
     return "appendonly is off: a restart of Redis loses every queued job; set appendonly yes"
 
 
-def refuse_eviction(info: Mapping[str, Any]) -> None:
-    """Refuse a server that evicts our keys.
+async def check_server(client: redis.asyncio.Redis, *, refuse_eviction: bool) -> list[str]:
+    """Look at a server before relying on it.
+
+    Args:
+        client: connected to the server.
+        refuse_eviction: raise, rather than warn, when the server may drop our keys.
+
+    Returns:
+        Sentences that belong into the log.
 
     Raises:
-        StoreUnavailable: the policy is one of `allkeys-*`.
+        StoreUnavailable: the server is away, or it evicts keys and that is refused.
     """
-    if problem := policy_problem(info):
-        raise StoreUnavailable(problem)
+    with translated():
+        info = await client.info()
+    policy = policy_problem(info)
+    if policy and refuse_eviction:
+        raise StoreUnavailable(policy)
+    return [problem for problem in (policy, durability_problem(info)) if problem]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -9,7 +10,7 @@ from typing import Any, cast
 import redis.asyncio
 from redis.commands.core import AsyncScript
 
-from service.contract.errors import JobNotFound, QueueFull
+from service.contract.errors import JobNotFound, QueueFull, StoreUnavailable
 from service.contract.jobs import TERMINAL, Job
 from service.store import keys
 from service.store.connection import translated
@@ -58,6 +59,7 @@ class JobStore:
         self._max_attempts = max_attempts
         self._scripts: dict[ScriptName, AsyncScript] = {}
         self._watcher = Watcher(client, self._read)
+        self._outage_at = float("-inf")
 
     async def _run(self, name: ScriptName, *arguments: str | bytes | int) -> Any:
         script = self._scripts.get(name)
@@ -169,6 +171,23 @@ class JobStore:
         with translated():
             value = await self._client.hget(keys.job(job_id), "profile")
         return None if value is None else cast(bytes, value).decode()
+
+    async def sweep(self, lease: float) -> int:
+        """Requeue, or fail, jobs whose workers went away; returns how many leases had expired.
+
+        Workers do the same before they claim, but none may be left to do it. Call it every few
+        seconds. It does nothing within one lease of an outage or of the server's start: then every
+        lease looks expired, though the workers are still at work.
+        """
+        try:
+            with translated():
+                uptime = (await self._client.info("server"))["uptime_in_seconds"]
+            if uptime <= lease or time.monotonic() - self._outage_at <= lease:
+                return 0
+            return int(await self._run("expire", self._max_attempts, self._ttl_ms))
+        except StoreUnavailable:
+            self._outage_at = time.monotonic()
+            raise
 
     async def close(self) -> None:
         """End the subscription. The client stays open: it is the caller's."""

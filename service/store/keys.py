@@ -58,6 +58,8 @@ HIGH: Final = ":hi"
 JOBS_OF: Final = ":jobs"
 DEAD_LETTERS: Final = 1_000
 WAKE_TOKENS: Final = 64
+STRANDED_US: Final = 600_000_000
+"""After waiting this long in a queue without any worker, a job moves to the other queue (µs)."""
 
 WAIT_BUCKETS: Final[tuple[float, ...]] = (0.01, 0.1, 0.5, 1, 5, 15, 60, 300, 1_800, 7_200)
 RUN_BUCKETS: Final[tuple[float, ...]] = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1_800, 7_200)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
+import re
 from dataclasses import dataclass
 from typing import Any, cast
 
 import redis
 import redis.asyncio
 
-from service.contract.errors import InvalidRequest, ProfileNotFound
+from service.contract.errors import InvalidRequest, ProfileNotFound, StoreUnavailable
 from service.contract.profiles import ProfilePage, ProfileSummary
 from service.store import keys
 from service.store.connection import translated
@@ -46,12 +48,14 @@ def _cursor(score: int, profile_id: str) -> str:
 
 
 def _position(cursor: str) -> tuple[int, str]:
-    try:
-        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
-        score, _, profile_id = text.partition(":")
-        return int(score), profile_id
-    except (binascii.Error, ValueError) as error:
-        raise InvalidRequest("not a cursor of this list", field="cursor") from error
+    text = b""
+    with contextlib.suppress(binascii.Error, ValueError):
+        padded = cursor + "=" * (-len(cursor) % 4)
+        text = base64.b64decode(padded, altchars=b"-_", validate=True)
+    found = re.fullmatch(rb"(\d{1,16}):([0-9a-f]{32})", text)
+    if found is None:
+        raise InvalidRequest("cursor: not one of this list", field="cursor")
+    return int(found[1]), found[2].decode()
 
 
 class ProfileStore:
@@ -81,8 +85,11 @@ class ProfileStore:
         return _stored(cast(list[bytes | None], parts))
 
     async def touch(self, profile_id: str) -> None:
-        """Note that a profile was used, so that others are evicted first. Call it sparingly."""
-        with translated():
+        """Note that a profile was used, so that others are evicted first. Call it sparingly.
+
+        Does nothing while the store is away or full: reading must not fail for the sake of a note.
+        """
+        with contextlib.suppress(StoreUnavailable), translated():
             now, _ = await self._client.time()
             await self._client.zadd(keys.PROFILES_USED, {profile_id: now * 1_000_000}, xx=True)
 

@@ -1,4 +1,5 @@
--- Leases that ran out: the job waits again, or fails when that happened too often.
+-- Leases that ran out: the job waits again, or fails when that happened too often. Then, jobs whose
+-- kind of worker is gone.
 -- ARGV: max_attempts, job_ttl (ms). -> number of leases that had run out (at most 100 per queue).
 local at, found = now(), 0
 for _, queue in ipairs(QUEUES) do
@@ -20,6 +21,23 @@ for _, queue in ipairs(QUEUES) do
       else
         count('redeliveries')
         enqueue(id)
+      end
+    end
+  end
+end
+-- A job was queued for a kind of worker that is gone for good: those that live take it.
+for _, queue in ipairs(QUEUES) do
+  if redis.call('ZCOUNT', WORKERS .. queue, int(at), '+inf') == 0 then
+    for _, other in ipairs(QUEUES) do
+      if other ~= queue and redis.call('ZCOUNT', WORKERS .. other, int(at), '+inf') > 0 then
+        for _, high in ipairs({'1', '0'}) do
+          local ready = ready_key(queue, high)
+          for _, id in ipairs(redis.call('ZRANGEBYSCORE', ready, '-inf', int(at - STRANDED_US), 'LIMIT', 0, 100)) do
+            redis.call('ZREM', ready, id)
+            redis.call('HSET', JOB .. id, 'queue', other)
+            enqueue(id)
+          end
+        end
       end
     end
   end

@@ -1,0 +1,81 @@
+"""Logs: ids, formats, and no secret anywhere."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from service import logs
+
+SECRET = 'hf_s3cr3t/"token"'
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    yield stream
+    root.handlers[:], root.level = before, level
+
+
+def test_json_lines_carry_ids_and_fields(written: io.StringIO) -> None:
+    logs.configure("info", "json")
+    with logs.context(request="req-1", job="job-1"):
+        logging.getLogger("a.b").info("made %d", 3, extra={"seconds": 1.5})
+    logging.getLogger("a.b").info("outside")
+    logging.getLogger("a.b").debug("not at this level")
+    first, second = map(json.loads, written.getvalue().splitlines())
+    assert first["message"] == "made 3"
+    assert (first["request_id"], first["job_id"], first["seconds"]) == ("req-1", "job-1", 1.5)
+    assert (first["level"], first["logger"]) == ("info", "a.b")
+    assert first["time"].endswith("Z")
+    assert "request_id" not in second
+
+
+@pytest.mark.parametrize("style", ["json", "text"])
+def test_no_secret_in_message_field_or_traceback(written: io.StringIO, style: str) -> None:
+    logs.configure("info", "json" if style == "json" else "text", [SECRET, "", "ab"])
+    log = logging.getLogger("x")
+    log.info("using %s", SECRET, extra={"url": f"redis://:{SECRET}@host"})
+    try:
+        raise ValueError(SECRET)
+    except ValueError:
+        log.exception("about to fail")
+    text = written.getvalue()
+    assert "s3cr3t" not in text
+    assert text.count("[secret]") >= 3
+    assert "about" in text  # short strings are no secrets
+
+
+def test_text_is_for_people(written: io.StringIO) -> None:
+    logs.configure("warning", "text")
+    with logs.context(job="job-1"):
+        logging.getLogger("x").warning("look", extra={"code": "oops"})
+    line = written.getvalue().strip()
+    assert "warning" in line
+    assert "look" in line
+    assert "job_id=job-1" in line
+    assert "code=oops" in line
+
+
+def test_a_value_of_any_kind_is_one_line(written: io.StringIO) -> None:
+    logs.configure("info", "json")
+    logging.getLogger("x").info("a\nb", extra={"thing": object(), "none": None})
+    (line,) = written.getvalue().splitlines()
+    assert json.loads(line)["message"] == "a\nb"
+    assert json.loads(line)["none"] is None
+
+
+def test_contexts_nest_and_end() -> None:
+    with logs.context(request="a"):
+        with logs.context(request="b", job="c"):
+            assert (logs.request_id.get(), logs.job_id.get()) == ("b", "c")
+        assert (logs.request_id.get(), logs.job_id.get()) == ("a", "")
+    assert logs.request_id.get() == ""
