@@ -2,10 +2,10 @@
 
     python bench/placement_speed.py [--no-http] [--requests 600]
 
-Prints medians of the whole use case (processor time, no HTTP), then requests per second of one gateway process
-that is bound to one core, over keep-alive connections, chunks of unequal length. The second rate
-is requests per second of the gateway's own processor time, which other work on the machine does
-not disturb; it decides.
+Prints medians of the whole use case (processor time, no HTTP), then requests per second of one
+gateway process that is bound to one core, over keep-alive connections, chunks of unequal length:
+by the clock, and per second of the gateway's own processor time, which other work on the machine
+does not disturb; the latter decides.
 """
 
 from __future__ import annotations
