@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -16,22 +14,21 @@ SECRET = 'hf_s3cr3t/"token"'
 
 
 @pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
-    stream = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stream)
+def written(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
+    """What went to standard error; afterwards logging is as it was."""
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
-    yield stream
+    yield lambda: capsys.readouterr().err
     root.handlers[:], root.level = before, level
 
 
-def test_json_lines_carry_ids_and_fields(written: io.StringIO) -> None:
+def test_json_lines_carry_ids_and_fields(written: Callable[[], str]) -> None:
     logs.configure("info", "json")
     with logs.context(request="req-1", job="job-1"):
         logging.getLogger("a.b").info("made %d", 3, extra={"seconds": 1.5})
     logging.getLogger("a.b").info("outside")
     logging.getLogger("a.b").debug("not at this level")
-    first, second = map(json.loads, written.getvalue().splitlines())
+    first, second = map(json.loads, written().splitlines())
     assert first["message"] == "made 3"
     assert (first["request_id"], first["job_id"], first["seconds"]) == ("req-1", "job-1", 1.5)
     assert (first["level"], first["logger"]) == ("info", "a.b")
@@ -40,7 +37,7 @@ def test_json_lines_carry_ids_and_fields(written: io.StringIO) -> None:
 
 
 @pytest.mark.parametrize("style", ["json", "text"])
-def test_no_secret_in_message_field_or_traceback(written: io.StringIO, style: str) -> None:
+def test_no_secret_in_message_field_or_traceback(written: Callable[[], str], style: str) -> None:
     logs.configure("info", "json" if style == "json" else "text", [SECRET, "", "ab"])
     log = logging.getLogger("x")
     log.info("using %s", SECRET, extra={"url": f"redis://:{SECRET}@host"})
@@ -48,27 +45,27 @@ def test_no_secret_in_message_field_or_traceback(written: io.StringIO, style: st
         raise ValueError(SECRET)
     except ValueError:
         log.exception("about to fail")
-    text = written.getvalue()
+    text = written()
     assert "s3cr3t" not in text
     assert text.count("[secret]") >= 3
     assert "about" in text  # short strings are no secrets
 
 
-def test_text_is_for_people(written: io.StringIO) -> None:
+def test_text_is_for_people(written: Callable[[], str]) -> None:
     logs.configure("warning", "text")
     with logs.context(job="job-1"):
         logging.getLogger("x").warning("look", extra={"code": "oops"})
-    line = written.getvalue().strip()
+    line = written().strip()
     assert "warning" in line
     assert "look" in line
     assert "job_id=job-1" in line
     assert "code=oops" in line
 
 
-def test_a_value_of_any_kind_is_one_line(written: io.StringIO) -> None:
+def test_a_value_of_any_kind_is_one_line(written: Callable[[], str]) -> None:
     logs.configure("info", "json")
     logging.getLogger("x").info("a\nb", extra={"thing": object(), "none": None})
-    (line,) = written.getvalue().splitlines()
+    (line,) = written().splitlines()
     assert json.loads(line)["message"] == "a\nb"
     assert json.loads(line)["none"] is None
 
