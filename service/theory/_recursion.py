@@ -1,0 +1,111 @@
+"""Sums with geometric decay along a row vector: what ALiBi's exponential weights ask for.
+
+For a decay q = exp(-s) and weights w >= 0 the sum over later positions is
+
+    y_j = sum_{i > j} w_i q^(i-j-1)
+
+Every routine here adds products of non-negative numbers and never subtracts, so each result has a
+relative error of a few units in the last place, however small it is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+F64 = npt.NDArray[np.float64]
+
+_EXPONENT_LIMIT = 600.0
+"""exp() of more than this times a weight could leave the range of float64."""
+
+
+def geometric(slopes: F64, counts: F64) -> F64:
+    """Sum of q^k for k = 0..count-1, with q = exp(-slope).
+
+    Args:
+        slopes: [...], >= 0.
+        counts: [...], >= 0, whole numbers; broadcast against `slopes`.
+
+    Returns:
+        (1 - q^count)/(1 - q), and `count` itself where the slope is 0 or too small to matter.
+    """
+    slopes, counts = np.broadcast_arrays(slopes, counts)
+    flat = slopes < 1e-300
+    safe = np.where(flat, 1.0, slopes)
+    return np.where(flat, counts, np.expm1(-safe * counts) / np.expm1(-safe))
+
+
+def running_scan(states: F64, decay: F64) -> None:
+    """In place along the last axis: y_b = sum_{a <= b} decay^(b-a) x_a, by doubling.
+
+    Args:
+        states: [H, m], >= 0.
+        decay: [H], in [0, 1].
+    """
+    power, reach = decay[:, None].copy(), 1
+    while reach < states.shape[1]:
+        states[:, reach:] += power * states[:, :-reach]
+        power *= power
+        reach *= 2
+
+
+def decayed_suffix_sums(weights: F64, slopes: F64) -> F64:
+    """y_j = sum_{i > j} w_i exp(-s (i-j-1)) along the last axis, for several heads: O(size).
+
+    Inside blocks the weights are scaled by exp(s k), summed cumulatively and scaled back; blocks
+    are so short that the scale stays within range, and are joined by a scan over blocks.
+
+    Args:
+        weights: [H, groups, length], >= 0; groups are summed independently.
+        slopes: [H], >= 0.
+    """
+    heads, groups, length = weights.shape
+    slopes = np.minimum(slopes, 800.0)  # beyond 746, exp(-s) is 0 in float64 anyway
+    steepest = float(slopes.max(initial=0.0))
+    block = length if steepest == 0 else int(min(length, max(1, _EXPONENT_LIMIT // steepest), 256))
+    blocks = -(-length // block)
+    padded = np.zeros((heads, groups, blocks * block))
+    # Reversed in time: the suffix sum becomes a running sum, and padding comes last.
+    padded[:, :, :length] = weights[:, :, ::-1]
+    x = padded.reshape(heads, groups, blocks, block)
+    steps = np.arange(block, dtype=np.float64)
+    exponent = (slopes[:, None] * steps)[:, None, None, :]
+    if block > 1:
+        x = np.cumsum(x * np.exp(exponent), axis=3) * np.exp(-exponent)
+    result = np.zeros_like(x)
+    result[..., 1:] = x[..., :-1]
+    if blocks > 1:
+        into = np.zeros((heads * groups, blocks))
+        into[:, 1:] = x[:, :, :-1, -1].reshape(heads * groups, blocks - 1)
+        running_scan(into, np.repeat(np.exp(-slopes * block), groups))
+        result += into.reshape(heads, groups, blocks, 1) * np.exp(-exponent)
+    return result.reshape(heads, groups, blocks * block)[:, :, :length][:, :, ::-1]
+
+
+def windowed_suffix_sums(weights: F64, slopes: F64, window: int) -> F64:
+    """y_j = sum over i = j+1 .. j+window-1 of w_i exp(-s (i-j-1)): O(size) for any window.
+
+    Block suffix sums plus prefix sums of the next block (van Herk's scheme). Subtracting what has
+    left the window instead would lose every digit of small values.
+
+    Args:
+        weights: [H, length], >= 0.
+        slopes: [H], >= 0.
+        window: number of tokens seen, including the token itself; >= 1.
+    """
+    heads, length = weights.shape
+    if window >= length:
+        return decayed_suffix_sums(weights[:, None, :], slopes)[:, 0]
+    if window == 1:
+        return np.zeros_like(weights)
+    groups = -(-length // window)
+    padded = np.zeros((heads, groups + 1, window))
+    padded.reshape(heads, -1)[:, :length] = weights
+    inside = decayed_suffix_sums(padded[:, :groups], slopes)
+    # Token j at offset v of its block also sees offsets 0..v-1 of the next one, u steps into it
+    # at distance u + (window - v): the factor splits into exp(-s u) and exp(-s (window-1-v)).
+    steps = np.arange(window, dtype=np.float64)
+    fall = np.exp(-slopes[:, None] * steps)
+    beyond = np.cumsum(padded[:, 1:] * fall[:, None, :], axis=2)
+    inside[:, :, 1:] += beyond[:, :, :-1] * fall[:, None, -2::-1]
+    return inside.reshape(heads, -1)[:, :length]
