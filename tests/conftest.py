@@ -94,6 +94,12 @@ class Workers:
         self.processes.append(process)
         return process
 
+    def notes(self, kind: str) -> list[tuple[str, int]]:
+        """(job, process) of every start ("starts") or complete run ("ends"), in order."""
+        path = self.data_dir / kind
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [(line.split()[0], int(line.split()[1])) for line in lines]
+
     def log(self, index: int = 0) -> str:
         """What a worker wrote."""
         return (self.data_dir / f"worker-{index}.log").read_text()

@@ -1,0 +1,164 @@
+"""The store goes away at bad moments: nothing is lost, nothing runs twice."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import redis.asyncio
+
+from service.contract.errors import StoreUnavailable
+from service.contract.jobs import Job
+from service.contract.profiles import ProfileRequest
+from service.store.jobs import JobStore
+from service.store.profiles import ProfileStore
+
+if TYPE_CHECKING:
+    from tests.chaos.conftest import Store
+    from tests.conftest import Workers
+
+pytestmark = pytest.mark.chaos
+
+Make = Callable[..., ProfileRequest]
+Submit = Callable[[ProfileRequest], Awaitable[str]]
+Until = Callable[..., Awaitable[Job]]
+
+
+async def eventually(condition: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Callable[[], list[Path]]:
+    return lambda: list((tmp_path / "pending-results").glob("*.json"))
+
+
+async def test_away_for_three_leases_in_the_middle_of_a_job(
+    workers: Workers, store: Store, submit: Submit, until: Until, make_request: Make
+) -> None:
+    """An outage longer than the lease must not make the idle peer take the job."""
+    for _ in range(2):
+        workers.start(lease=2.0)
+    job_id = await submit(make_request("sleep 9"))
+    await until(job_id, "running")
+    store.kill()
+    await asyncio.sleep(6)
+    store.start()
+    job = await until(job_id)
+    assert (job.state, job.attempt) == ("done", 1)
+    assert len(workers.notes("starts")) == 1
+
+
+async def test_away_at_the_end_the_result_is_kept_and_recorded(
+    workers: Workers,
+    store: Store,
+    submit: Submit,
+    until: Until,
+    make_request: Make,
+    kept: Callable[[], list[Path]],
+) -> None:
+    workers.start()
+    job_id = await submit(make_request("busy 1"))
+    await until(job_id, "running")
+    store.kill()
+    await eventually(lambda: len(kept()) == 1)
+    store.start()
+    job = await until(job_id)
+    assert (job.state, job.attempt) == ("done", 1)
+    assert len(workers.notes("starts")) == 1
+    await eventually(lambda: not kept())
+
+
+async def test_away_at_the_end_and_the_worker_killed_another_one_records_it(
+    workers: Workers,
+    store: Store,
+    submit: Submit,
+    until: Until,
+    make_request: Make,
+    kept: Callable[[], list[Path]],
+    redis_async: redis.asyncio.Redis,
+) -> None:
+    process = workers.start()
+    job_id = await submit(make_request("busy 1"))
+    await until(job_id, "running")
+    store.kill()
+    await eventually(lambda: len(kept()) == 1)
+    process.kill()
+    store.start()
+    workers.start()
+    job = await until(job_id)
+    assert job.state == "done"
+    assert len(workers.notes("starts")) == 1
+    assert job.profile is not None
+    assert await ProfileStore(redis_async).get(job.profile.rpartition("/")[2]) is not None
+    await eventually(lambda: not kept())
+
+
+async def test_a_full_store_keeps_the_result_waiting(
+    workers: Workers,
+    submit: Submit,
+    until: Until,
+    make_request: Make,
+    kept: Callable[[], list[Path]],
+    redis_async: redis.asyncio.Redis,
+    jobs: JobStore,
+) -> None:
+    workers.start()
+    job_id = await submit(make_request("busy 1"))
+    await until(job_id, "running")
+    await redis_async.config_set("maxmemory", 1)
+    await eventually(lambda: len(kept()) == 1)
+    with pytest.raises(StoreUnavailable):
+        await submit(make_request("sleep 5"))
+    await asyncio.sleep(3)  # more than a lease: beats go through on a full server
+    assert (await jobs.get(job_id)).attempt == 1
+    await redis_async.config_set("maxmemory", 0)
+    assert (await until(job_id)).state == "done"
+    assert len(workers.notes("starts")) == 1
+
+
+async def test_the_gateway_says_so_quickly_and_open_waits_live_on(
+    workers: Workers, store: Store, submit: Submit, make_request: Make, jobs: JobStore
+) -> None:
+    workers.start()
+    job_id = await submit(make_request("sleep 4"))
+    wait = asyncio.create_task(jobs.wait(job_id, 60))
+    await asyncio.sleep(0.5)
+    store.kill()
+    for call in (jobs.get(job_id), submit(make_request("sleep 0")), jobs.cancel(job_id)):
+        started = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            await call
+        assert time.monotonic() - started < 1
+    await asyncio.sleep(1)
+    store.start()
+    assert (await wait).state == "done"
+
+
+async def test_an_idle_worker_waits_and_comes_back(
+    workers: Workers, store: Store, submit: Submit, until: Until, make_request: Make
+) -> None:
+    process = workers.start()
+    assert (await until(await submit(make_request("sleep 0")))).state == "done"
+    store.kill()
+    await asyncio.sleep(3)
+    assert process.poll() is None
+    store.start()
+    assert (await until(await submit(make_request("sleep 0.1")))).state == "done"
+
+
+async def test_a_worker_may_start_before_the_store(
+    workers: Workers, store: Store, submit: Submit, until: Until, make_request: Make
+) -> None:
+    store.kill()
+    workers.start()
+    await eventually(lambda: "waiting for the store" in workers.log())
+    store.start()
+    assert (await until(await submit(make_request("sleep 0.1")))).state == "done"
