@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from service.contract.errors import DocumentsUnusable
+from service.contract.profiles import Documents
+from workers import documents
+from workers.documents import DocumentSet, builtin
+from workers.models.loaded import LoadedModel
+
+TEMPLATES = {
+    "none": (None, [], []),
+    "bos": ("<s> $A", [0], []),
+    "two": ("<s> <s> $A", [0, 0], []),
+    "both": ("<s> $A </s>", [0], [1]),
+}
+
+
+@pytest.fixture
+def loaded(
+    tiny_model: Callable[..., Any],
+    make_tokenizer: Callable[..., Any],
+    as_loaded: Callable[..., LoadedModel],
+) -> Callable[[str], LoadedModel]:
+    return lambda name: as_loaded(tiny_model(), make_tokenizer(TEMPLATES[name][0]))
+
+
+@pytest.mark.parametrize("policy", TEMPLATES)
+@pytest.mark.parametrize("source", ["builtin", "random_tokens", "inline"])
+def test_exactly_n_tokens_by_the_tokenizer_s_own_policy(
+    policy: str, source: Any, loaded: Callable[[str], LoadedModel]
+) -> None:
+    _, prefix, suffix = TEMPLATES[policy]
+    texts = [builtin.text()[:2_000], builtin.text()[5_000:8_000]] if source == "inline" else None
+    found = documents.build(
+        Documents(source=source, count=2, texts=texts), loaded(policy), 40, seed=0
+    )
+    assert found.ids.shape == (2, 40)
+    assert found.ids.dtype == torch.int64
+    assert found.leading_bos == bool(prefix)
+    for row in found.ids.tolist():
+        assert row[: len(prefix)] == prefix
+        assert row[len(row) - len(suffix) :] == suffix
+        assert not {0, 1} & set(row[len(prefix) : len(row) - len(suffix)])
+
+
+@pytest.mark.parametrize("policy", TEMPLATES)
+def test_inline_documents_are_what_the_tokenizer_makes_of_the_text(
+    policy: str, loaded: Callable[[str], LoadedModel]
+) -> None:
+    model = loaded(policy)
+    text = builtin.text()[1_000:1_400]
+    whole = model.tokenizer(text)["input_ids"]  # type: ignore[misc]
+    found = documents.build(Documents(source="inline", texts=[text]), model, len(whole), seed=0)
+    assert found.ids[0].tolist() == whole
+    assert found.warnings == ()
+
+
+def test_builtin_documents_are_spread_over_the_whole_corpus(
+    loaded: Callable[[str], LoadedModel],
+) -> None:
+    model = loaded("none")
+    corpus = model.tokenizer(builtin.text(), add_special_tokens=False)["input_ids"]  # type: ignore[misc]
+    found = documents.build(Documents(count=10), model, 100, seed=0)
+    step = len(corpus) // 100 // 10
+    for i, row in enumerate(found.ids.tolist()):
+        assert row == corpus[i * step * 100 : i * step * 100 + 100]
+    assert 10 * step * 100 > 0.9 * len(corpus)
+
+
+def test_fewer_documents_than_asked_get_used_with_a_warning(
+    loaded: Callable[[str], LoadedModel],
+) -> None:
+    found = documents.build(Documents(count=64), loaded("none"), 30_000, seed=0)
+    assert 1 <= len(found.ids) < 64
+    assert found.warnings == (
+        f"{len(found.ids)} documents of 30000 tokens instead of 64: the text has no more",
+    )
+
+
+def test_too_short_texts_are_left_out_never_padded(loaded: Callable[[str], LoadedModel]) -> None:
+    texts = ["short", builtin.text()[:1_000], "", "also short"]
+    spec = Documents.model_construct(source="inline", count=16, texts=texts, name=None)
+    found = documents.build(spec, loaded("bos"), 50, seed=0)
+    assert found.ids.shape == (1, 50)
+    assert found.warnings == ("3 of 4 texts are too short and were left out",)
+    with pytest.raises(DocumentsUnusable, match="no text has 50 tokens"):
+        documents.build(Documents(source="inline", texts=["short"]), loaded("bos"), 50, seed=0)
+
+
+def test_more_texts_than_count_is_said(loaded: Callable[[str], LoadedModel]) -> None:
+    texts = [builtin.text()[i : i + 500] for i in range(0, 2_500, 500)]
+    found = documents.build(
+        Documents(source="inline", texts=texts, count=2), loaded("none"), 20, seed=0
+    )
+    assert len(found.ids) == 2
+    assert found.warnings == ("5 texts were given, `documents.count` reads 2 of them",)
+
+
+def test_random_tokens_follow_the_seed_and_leave_special_tokens_out(
+    loaded: Callable[[str], LoadedModel],
+) -> None:
+    spec = Documents(source="random_tokens", count=8)
+    one, again, other = (documents.build(spec, loaded("bos"), 500, seed=s) for s in (1, 1, 2))
+    assert one.digest == again.digest != other.digest
+    body = one.ids[:, 1:]
+    assert int(body.min()) == 2
+    assert int(body.max()) == 299
+    counts = torch.bincount(body.flatten(), minlength=300)[2:].double()
+    mean = counts.mean()
+    assert float(((counts - mean) ** 2 / mean).sum()) < 297 + 6 * (2 * 297) ** 0.5
+
+
+def test_a_model_without_tokenizer_reads_random_tokens(
+    tiny_model: Callable[..., Any], as_loaded: Callable[..., LoadedModel]
+) -> None:
+    bare = as_loaded(tiny_model())
+    found = documents.build(Documents(), bare, 30, seed=0)
+    assert found.source == "random_tokens"
+    assert found.warnings == ("local:tiny has no tokenizer: random tokens were read",)
+    asked = documents.build(Documents(source="random_tokens"), bare, 30, seed=0)
+    assert asked.digest == found.digest
+    assert asked.warnings == ()
+    with pytest.raises(DocumentsUnusable, match="random_tokens only"):
+        documents.build(Documents(source="inline", texts=["some text"]), bare, 3, seed=0)
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_shortest_documents(length: int, loaded: Callable[[str], LoadedModel]) -> None:
+    assert documents.build(Documents(), loaded("none"), length, seed=0).ids.shape == (16, length)
+    with_bos = documents.build(Documents(), loaded("bos"), length, seed=0)
+    assert with_bos.ids.shape == (1 if length == 1 else 16, length)
+    with pytest.raises(DocumentsUnusable, match=r"1 tokens have no room beside .* 2 special"):
+        documents.build(Documents(), loaded("two"), 1, seed=0)
+
+
+def test_ids_beyond_the_embedding_table_are_an_error(
+    tiny_model: Callable[..., Any],
+    make_tokenizer: Callable[..., Any],
+    as_loaded: Callable[..., LoadedModel],
+) -> None:
+    tokenizer = make_tokenizer()
+    small = as_loaded(tiny_model(vocab_size=40), tokenizer)
+    with pytest.raises(DocumentsUnusable, match="40 rows"):
+        documents.build(Documents(), small, 30, seed=0)
+
+
+def test_digest_is_of_shape_and_ids() -> None:
+    ids = torch.arange(6).reshape(2, 3)
+    found = DocumentSet(ids, leading_bos=False, source="inline")
+    content = b"2 3\n" + b"".join(int(i).to_bytes(8, "little") for i in range(6))
+    assert found.digest == hashlib.sha256(content).hexdigest()[:32]
+    other = DocumentSet(ids.reshape(3, 2), leading_bos=False, source="inline")
+    assert other.digest != found.digest
+
+
+def test_corpus_reads_through_build(loaded: Callable[[str], LoadedModel], tmp_path: Path) -> None:
+    (tmp_path / "prose").mkdir()
+    (tmp_path / "prose" / "a.txt").write_text(builtin.text()[:4_000])
+    spec = Documents(source="corpus", name="prose", count=3)
+    found = documents.build(spec, loaded("bos"), 60, seed=0, corpus_dir=tmp_path)
+    assert found.ids.shape == (3, 60)
+    assert found.source == "corpus"

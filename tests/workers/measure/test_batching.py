@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.contract.errors import OutOfMemory
+from workers.documents import DocumentSet
+from workers.instrument.sites import Site, Tap
+from workers.measure import batching, influence
+from workers.measure.batching import MemoryModel
+from workers.measure.mixing import MixingTap
+from workers.models import memory
+from workers.models.loaded import LoadedModel
+
+
+def some_ids(count: int = 8, length: int = 100) -> torch.Tensor:
+    return torch.randint(2, 300, (count, length), generator=torch.Generator().manual_seed(3))
+
+
+@given(
+    linear=st.floats(1.0, 1e7),
+    quadratic=st.one_of(st.just(0.0), st.floats(1e-3, 1e4)),
+    available=st.floats(1e3, 1e12),
+)
+def test_the_longest_document_fits_and_a_longer_one_does_not(
+    linear: float, quadratic: float, available: float
+) -> None:
+    model = MemoryModel(linear, quadratic)
+    longest = model.longest(available)
+    assert model.bytes(longest) <= available * (1 + 1e-9)
+    assert model.bytes(longest + 2) > available
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_two_short_passes_foretell_what_a_long_one_saves(
+    implementation: str, tiny_model: Callable[..., Any], as_loaded: Callable[..., LoadedModel]
+) -> None:
+    model = tiny_model()
+    model.set_attn_implementation(implementation)
+    loaded, ids = as_loaded(model), some_ids(1, 120)
+    foretold = batching.memory_model(loaded, ids).bytes(120)
+    assert foretold == pytest.approx(batching._saved_bytes(loaded, ids), rel=0.03)
+
+
+def test_attention_that_is_not_fused_needs_quadratic_memory(
+    tiny_model: Callable[..., Any], as_loaded: Callable[..., LoadedModel]
+) -> None:
+    model = tiny_model()
+    quadratic = {}
+    for implementation in ("sdpa", "eager"):
+        model.set_attn_implementation(implementation)
+        quadratic[implementation] = batching.memory_model(as_loaded(model), some_ids()).quadratic
+    assert quadratic["eager"] >= 3 * 4 * 4  # layers x heads x bytes of the softmax alone
+    assert quadratic["sdpa"] < quadratic["eager"] / 3
+
+
+def test_size_follows_from_the_length_alone_when_memory_is_plenty(
+    tiny_model: Callable[..., Any], as_loaded: Callable[..., LoadedModel]
+) -> None:
+    loaded = as_loaded(tiny_model())
+    assert batching.choose(loaded, some_ids(64, 128), 0) == 4
+    assert batching.choose(loaded, some_ids(2, 128), 0) == 2
+    assert batching.choose(loaded, some_ids(64, 128), 7) == 7
+    assert batching.choose(loaded, some_ids(3, 128), 7) == 3
+
+
+def test_scarce_memory_lowers_it_and_too_little_names_the_longest(
+    tiny_model: Callable[..., Any],
+    as_loaded: Callable[..., LoadedModel],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded, ids = as_loaded(tiny_model()), some_ids(64, 100)
+    one = batching.memory_model(loaded, ids).bytes(100)
+    monkeypatch.setattr(batching, "available_bytes", lambda _device: int(4 * one))
+    assert batching.choose(loaded, ids, 0) == 2
+    monkeypatch.setattr(batching, "available_bytes", lambda _device: int(one / 2))
+    with pytest.raises(OutOfMemory, match=r"that fits is about (2|3)[0-9]$") as info:
+        batching.choose(loaded, ids, 0)
+    assert info.value.field == "sequence_length"
+
+
+class TestFailedAllocations:
+    """Allocations of more than `fits` documents fail, as a full device's do."""
+
+    def crowd(self, monkeypatch: pytest.MonkeyPatch, fits: int) -> list[int]:
+        sizes: list[int] = []
+        real = influence._argmax_probability
+
+        def crowded(loaded: LoadedModel, ids: torch.Tensor) -> Any:
+            sizes.append(len(ids))
+            found = real(loaded, ids)  # hooks have seen the pass when memory runs out
+            if len(ids) > fits:
+                raise torch.OutOfMemoryError("full")
+            return found
+
+        monkeypatch.setattr(influence, "_argmax_probability", crowded)
+        return sizes
+
+    def test_the_batch_is_halved_and_nothing_counts_twice(
+        self,
+        tiny_model: Callable[..., Any],
+        as_loaded: Callable[..., LoadedModel],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        loaded = as_loaded(tiny_model())
+        given = DocumentSet(some_ids(8, 12), leading_bos=False, source="inline")
+        sites = [
+            Site(
+                Tap(f"model.layers.{t}.self_attn", "output", 0, 1.0),
+                Tap(f"model.layers.{t}.input_layernorm", "input", 0, 1.0),
+            )
+            for t in range(3)
+        ]
+        calm_tap, tap = MixingTap(loaded.model, sites), MixingTap(loaded.model, sites)
+        calm = influence.measure(loaded, given, batch_size=2, taps=[calm_tap])
+        sizes = self.crowd(monkeypatch, fits=2)
+        found = influence.measure(loaded, given, batch_size=8, taps=[tap])
+        assert sizes == [8, 4, 2, 2, 2, 2]
+        assert found.batch_size == 2
+        np.testing.assert_array_equal(found.norms, calm.norms)
+        np.testing.assert_array_equal(tap.per_document, calm_tap.per_document)
+
+    def test_one_document_that_does_not_fit_is_the_end(
+        self,
+        tiny_model: Callable[..., Any],
+        as_loaded: Callable[..., LoadedModel],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        given = DocumentSet(some_ids(2, 50), leading_bos=False, source="inline")
+        self.crowd(monkeypatch, fits=0)
+        with pytest.raises(OutOfMemory, match="largest length that fits is about 49"):
+            influence.measure(as_loaded(tiny_model()), given)
+
+    def test_taps_that_cannot_take_back_a_pass_forbid_another_try(
+        self,
+        tiny_model: Callable[..., Any],
+        as_loaded: Callable[..., LoadedModel],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        class Counter:
+            def __enter__(self) -> Counter:
+                return self
+
+            def __exit__(self, *failure: object) -> None:
+                pass
+
+            def start_batch(self, ids: torch.Tensor) -> None:
+                pass
+
+        given = DocumentSet(some_ids(4, 12), leading_bos=False, source="inline")
+        self.crowd(monkeypatch, fits=2)
+        with pytest.raises(OutOfMemory, match="LACUNA_BATCH_SIZE"):
+            influence.measure(as_loaded(tiny_model()), given, batch_size=4, taps=[Counter()])
+
+
+def test_documents_go_to_the_device_batch_by_batch(
+    tiny_model: Callable[..., Any],
+    as_loaded: Callable[..., LoadedModel],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moved: list[int] = []
+    real = torch.Tensor.to
+
+    def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if args and isinstance(args[0], torch.device) and self.dtype == torch.int64:
+            moved.append(len(self))
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    batching.run(as_loaded(tiny_model()), some_ids(7, 4), 3, lambda _first, _batch: None)
+    assert moved == [3, 3, 1]
+
+
+def test_which_failures_are_of_memory() -> None:
+    assert memory.is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert memory.is_out_of_memory(MemoryError())
+    assert not memory.is_out_of_memory(RuntimeError("shape mismatch"))
+    with pytest.raises(RuntimeError) as info:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert memory.is_out_of_memory(info.value)
+
+
+def test_other_failures_pass_through(
+    tiny_model: Callable[..., Any], as_loaded: Callable[..., LoadedModel]
+) -> None:
+    def broken(_first: int, _batch: torch.Tensor) -> None:
+        raise RuntimeError("shape mismatch")
+
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        batching.run(as_loaded(tiny_model()), some_ids(), 4, broken)
+
+
+def test_container_limits_count(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.current").write_text("700000\n")
+    (tmp_path / "memory.stat").write_text("anon 500000\ninactive_file 150000\n")
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    assert memory.available_bytes(torch.device("cpu")) == 450_000
+    (tmp_path / "memory.max").write_text("max\n")
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=123_456))
+    assert memory.available_bytes(torch.device("cpu")) == 123_456
