@@ -83,7 +83,16 @@ def stochastic(kernel: F64) -> F64:
 
 def forces(evidence: Evidence) -> list[rollout.Force]:
     """Causal mask, residual stream, positional encoding and content, switched on in turn."""
-    return rollout.forces(evidence.mixing, positional(evidence), with_content(evidence))
+    mixing = evidence.mixing
+    plain = [kernels.uniform(evidence.length)] * mixing.size
+    return rollout.forces(
+        [
+            ("causal_mask", rollout.rollout(plain, np.ones_like(mixing))),
+            ("residual", rollout.rollout(plain, mixing)),
+            ("positional_encoding", rollout.rollout(positional(evidence), mixing)),
+            ("content", rollout.rollout(with_content(evidence), mixing)),
+        ]
+    )
 
 
 def collapse(evidence: Evidence) -> rollout.Collapse:
@@ -92,7 +101,7 @@ def collapse(evidence: Evidence) -> rollout.Collapse:
         layers = measured(evidence)
     except Unavailable:
         layers = positional(evidence)
-    return rollout.collapse(layers, evidence.mixing)
+    return rollout.collapse(layers, evidence.mixing, rollout.rollout(layers, evidence.mixing))
 
 
 def _kernel(layer: LayerStatistics, n: int, diagonal: float | F64) -> Kernel:
@@ -100,14 +109,12 @@ def _kernel(layer: LayerStatistics, n: int, diagonal: float | F64) -> Kernel:
         raise Unavailable("the attention mask is neither causal nor a sliding window")
     window = layer.mask.window
     if layer.bias is None:
-        slopes = np.zeros(layer.heads)
-    elif layer.bias.slopes is not None:
-        slopes = layer.bias.slopes
-    else:
-        bias = layer.bias.by_distance.copy()
-        bias[:, 0] += diagonal
-        return kernels.distance(n, bias, window=window)
-    return kernels.alibi(n, slopes, diagonal=diagonal, window=window)
+        if not np.any(diagonal):
+            return kernels.uniform(n, window=window)
+        return kernels.alibi(n, np.zeros(layer.heads), diagonal, window=window)
+    if layer.bias.slopes is not None:
+        return kernels.alibi(n, layer.bias.slopes, diagonal, window=window)
+    return kernels.distance(n, layer.bias.by_distance, diagonal=diagonal, window=window)
 
 
 def _cesaro(evidence: Evidence) -> F64:
