@@ -13,6 +13,7 @@ from service.contract.errors import InvalidRequest
 from service.contract.models import ModelDescription
 from service.contract.placements import Architecture, Confidence, Source
 from service.contract.profiles import NeedleCurve, ProfileBody
+from service.theory import kernels, rollout
 from service.theory.calibration import cumulative
 
 F64 = npt.NDArray[np.float64]
@@ -27,8 +28,10 @@ FAR = 2.0
 """Ratio of prompt to profile length, either way, beyond which trust falls."""
 _LEVELS: tuple[Level, ...] = ("low", "medium", "high")
 _CACHED = 64
-_THEORY_COST = 2e8
+_THEORY_COST = 1e8
 """Length x layers x heads up to which a theory curve is computed at the prompt's own length."""
+_WINDOW_COST = 40
+"""How much dearer a windowed ALiBi kernel is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +68,12 @@ class PlacementCurve:
             assert self.architecture is not None
             return cumulative(from_architecture(self.architecture, length), length)
         return cumulative(self.influence, length, anchored=self.anchored)
+
+    def extrapolated(self, length: int) -> bool:
+        """Whether the curve belongs to another length than `length`."""
+        if self.architecture is not None:
+            return theory_length(self.architecture, length) < length
+        return self.length is not None and self.length != length
 
     def confidence(self, length: int) -> Confidence:
         """The trust that it deserves for a prompt of `length` tokens, with reasons."""
@@ -128,14 +137,19 @@ def architecture_of(body: ProfileBody) -> Architecture:
     )
 
 
+def theory_length(architecture: Architecture, length: int) -> int:
+    """Tokens at which the curve of an architecture is computed for a prompt of `length`."""
+    cost = architecture.layers
+    if architecture.positional_encoding == "alibi":
+        cost *= architecture.heads * (1 if architecture.window is None else _WINDOW_COST)
+    return max(1, min(length, int(_THEORY_COST / cost)))
+
+
 @lru_cache(maxsize=_CACHED)
 def from_architecture(architecture: Architecture, length: int) -> F64:
     """Residual rollout of the positional kernel alone [S], at the prompt's own length where the
     cost allows, else at the largest length that it allows. Shape [n] or shorter, read-only."""
-    from service.theory import kernels, rollout
-
-    heads = architecture.heads if architecture.positional_encoding == "alibi" else 1
-    n = max(1, min(length, int(_THEORY_COST / (architecture.layers * heads))))
+    n = theory_length(architecture, length)
     if architecture.positional_encoding == "alibi":
         slopes = kernels.standard_slopes(architecture.heads)
         kernel = kernels.alibi(n, slopes, window=architecture.window)

@@ -72,7 +72,7 @@ def respond(
         source=curve.source,
         profile_id=curve.profile_id,
         prompt_tokens=length,
-        extrapolated=curve.length is not None and curve.length != length,
+        extrapolated=curve.extrapolated(length),
         exceeds_context=exceeds,
         dead_zone=zone,
         suggestions=_suggestions(problem, order, placed, length),

@@ -434,6 +434,58 @@ async def test_by_model_takes_the_newest_trained_profile(make_profile: MakeProfi
         await answer(PlacementRequest.model_validate(body), shelf)
 
 
+def theory(**fields: Any) -> dict[str, Any]:
+    return {"layers": 24, "heads": 8, **fields}
+
+
+async def test_architecture_alone_gives_a_theory_curve_at_the_prompts_length() -> None:
+    body = {"architecture": theory(), "chunks": chunks(6, 30)}
+    answered = await answer(PlacementRequest.model_validate(body), Shelf())
+    assert answered.source == "theory"
+    assert answered.confidence.level == "low"
+    assert answered.confidence.basis == "theory"
+    assert not answered.extrapolated
+    assert answered.warnings
+    # Without position or content the causal mask favours the front.
+    assert answered.placements[0].visibility > 2 * answered.placements[3].visibility
+    body["architecture"] = theory(positional_encoding="alibi", layers=4)
+    alibi = await answer(PlacementRequest.model_validate(body), Shelf())
+    assert alibi.placements[-1].visibility > 2 * alibi.placements[0].visibility
+
+
+async def test_theory_of_a_very_long_prompt_is_computed_shorter_and_says_so() -> None:
+    body = {
+        "architecture": theory(positional_encoding="alibi", window=64, layers=64, heads=64),
+        "chunks": chunks(3, 10_000),
+    }
+    assert (await answer(PlacementRequest.model_validate(body), Shelf())).extrapolated
+
+
+async def test_theory_stands_in_for_a_missing_profile_when_allowed(
+    make_profile: MakeProfile,
+) -> None:
+    body: dict[str, Any] = {"model": "owner/name", "chunks": chunks(4, 30), "allow_theory": True}
+    with pytest.raises(ProfileNotFound, match="give `architecture`"):
+        await answer(PlacementRequest.model_validate(body), Shelf())
+    untrained = make_profile(model="owner/name")
+    known = await answer(PlacementRequest.model_validate(body), Shelf(untrained))
+    assert known.source == "theory"
+    assert known.exceeds_context is False
+    given = await answer(
+        PlacementRequest.model_validate(body | {"architecture": theory()}), Shelf()
+    )
+    assert given.source == "theory"
+    measured = await answer(PlacementRequest.model_validate(body), Shelf(trained(untrained)))
+    assert measured.source == "measured"
+
+
+async def test_a_preset_has_untrained_profiles_only(make_profile: MakeProfile) -> None:
+    body = {"model": "preset:gpt2", "chunks": chunks(4, 16)}
+    answered = await answer(PlacementRequest.model_validate(body), Shelf(make_profile()))
+    assert answered.source == "measured"
+    assert any("random" in reason for reason in answered.confidence.reasons)
+
+
 async def test_texts_are_counted_or_refused(make_profile: MakeProfile) -> None:
     class Words:
         async def count(self, tokenizer_digest: str, texts: Sequence[str]) -> list[int] | None:
