@@ -90,21 +90,21 @@ class AttentionCall:
         return (torch.arange(reach, device=device) <= rows[:, None])[None, None]
 
     def scores(self, start: int, stop: int) -> Tensor:
-        """``scaling * q.k`` of some rows, float32 [B, H, stop - start, reach]."""
+        """``scaling * q.k`` of some rows, float32 or wider, [B, H, stop - start, reach]."""
         return grouped_scores(
             self.query[:, :, start:stop], self.key[:, :, : self.reach(stop)], self.scaling
         )
 
     def probabilities(self, start: int, stop: int) -> Tensor:
-        """Attention weights of some rows, float32 [B, H, stop - start, reach]."""
+        """Attention weights of some rows, float32 or wider [B, H, stop - start, reach]."""
         if self.formed is not None:
-            return self.formed[:, :, start:stop].float()
+            return wide(self.formed[:, :, start:stop])
         scores = self.scores(start, stop)
         if self.softcap is not None:
             scores = self.softcap * torch.tanh(scores / self.softcap)
         if self.bias is not None:
-            scores = scores + self.bias[..., start:stop, : scores.shape[-1]].float()
-        floor = torch.finfo(torch.float32).min
+            scores = scores + self.bias[..., start:stop, : scores.shape[-1]]
+        floor = torch.finfo(scores.dtype).min
         if self.plain:
             corner = torch.ones(
                 stop - start, stop - start, dtype=torch.bool, device=scores.device
@@ -114,19 +114,24 @@ class AttentionCall:
             scores = scores.masked_fill_(~self.visible(start, stop), floor)
         if self.sink is None:
             return torch.softmax(scores, -1)
-        sink = self.sink.float().reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        sink = self.sink.to(scores.dtype).reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)
         return torch.softmax(torch.cat([scores, sink], -1), -1)[..., :-1]
 
 
+def wide(tensor: Tensor) -> Tensor:
+    """At least float32."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
 def grouped_scores(query: Tensor, key: Tensor, scaling: float) -> Tensor:
-    """``scaling * q.k`` in float32 without repeating shared keys.
+    """``scaling * q.k`` in at least float32, without repeating shared keys.
 
     ``query`` [B, H, c, d] and ``key`` [B, G, m, d] give [B, H, c, m].
     """
     batch, heads, rows, width = query.shape
     groups, keys = key.shape[1], key.shape[2]
-    stacked = query.float().mul(scaling).reshape(batch * groups, heads // groups * rows, width)
-    flat = key.float().reshape(batch * groups, keys, width)
+    stacked = wide(query).mul(scaling).reshape(batch * groups, heads // groups * rows, width)
+    flat = wide(key).reshape(batch * groups, keys, width)
     return torch.bmm(stacked, flat.transpose(1, 2)).view(batch, heads, rows, keys)
 
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from workers.instrument.attention import AttentionCall
+from workers.instrument.attention import AttentionCall, wide
 from workers.measure.kernel_statistics import (
     BiasSeen,
     Detail,
@@ -69,7 +69,7 @@ class Accumulator:
         if stop == self.length:
             self._last[:, :reach] += summed[:, -1]
         if self._bins is not None and self._weights is not None:
-            columns = summed @ self._bins[:reach]
+            columns = summed.float() @ self._bins[:reach]
             share = self._bins[start:stop] / self._bins.sum(0)
             self._weights += torch.einsum("hcj,ci->hij", columns, share)
         elif self.detail == "per_head" and self._weights is not None:
@@ -111,8 +111,8 @@ def content_sums(call: AttentionCall) -> tuple[Tensor, Tensor]:
     """
     batch, heads, n, width = call.query.shape
     groups = call.key.shape[1]
-    key = call.key.float()
-    query = call.query.float().view(batch, groups, heads // groups, n, width)
+    key = wide(call.key)
+    query = wide(call.query).reshape(batch, groups, heads // groups, n, width)
 
     def paired(keys: Tensor) -> Tensor:
         products = (query * keys[:, :, None]).sum((3, 4)).double().sum(0)

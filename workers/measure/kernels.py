@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from service.contract.errors import OutOfMemory
 from workers.instrument.attention import AttentionCall, BatchShape
 from workers.instrument.capture import capturing
 from workers.instrument.inspection import Instrumentation
@@ -77,6 +78,8 @@ class KernelTap:
         self._edges = None if edges is None else torch.tensor(edges)
         self._sums: dict[int, Accumulator] = {}
         self._shape = BatchShape()
+        self._open = False
+        self._complete = 0
         self._exit = ExitStack()
 
     def __enter__(self) -> KernelTap:
@@ -94,8 +97,29 @@ class KernelTap:
         self._exit.close()
 
     def start_batch(self, ids: Tensor) -> None:
-        """Announce a pass over ``ids`` [B, n]."""
+        """Announce a pass over ``ids`` [B, n].
+
+        The first pass may be broken off and tried again. Later ones may not: they add to sums of
+        n x n numbers per head, of which no copy is kept.
+
+        Raises:
+            OutOfMemory: a pass was broken off after others had been counted.
+        """
+        if self._open:
+            if self._complete:
+                raise OutOfMemory(
+                    f"memory ran out in a later batch, after {self._complete} documents were "
+                    "counted; a shorter `sequence_length` leaves more room",
+                    field="sequence_length",
+                )
+            self._sums.clear()
+        self._open = True
         self._shape.start(int(ids.shape[0]), int(ids.shape[1]))
+
+    def end_batch(self) -> None:
+        """The pass is complete, forward and backward."""
+        self._open = False
+        self._complete += self._shape.batch
 
     def begin(self, call: AttentionCall) -> None:
         """Observer protocol: a new attention operation."""

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_families import FAMILIES, LAYERS, build
+from torch import Tensor
+from transformers import T5ForConditionalGeneration
+
+from service.contract.errors import ModelUnsupported
+from workers.instrument import inspect
+from workers.instrument.inspection import silenced
+
+NAMES = [name for name in FAMILIES if name not in ("t5", "bert", "mamba")]
+CAPTURE = {
+    "sdpa": {"falcon_alibi", "falcon_parallel", "falcon_new"},
+    "softmax": {"bloom", "bloom_post_norm", "mpt", "xglm", "gpt_neo", "openai_gpt"},
+}
+
+
+@pytest.mark.parametrize("family", NAMES)
+def test_every_structure_is_fully_supported(family: str) -> None:
+    found = inspect(build(family))
+    assert found.level == "full"
+    assert found.reasons == ()
+    hybrid = family == "jamba"
+    assert found.layers == LAYERS
+    assert found.attention_layers == len(found.sites) == found.cores == (2 if hybrid else LAYERS)
+    expected = next((way for way, names in CAPTURE.items() if family in names), "interface")
+    assert found.capture == expected
+
+
+@pytest.mark.parametrize(
+    ("family", "block"),
+    [
+        ("llama", "sequential"),
+        ("gpt_neox_sequential", "sequential"),
+        ("falcon_alibi", "sequential"),
+        ("gpt_neox", "parallel"),
+        ("gptj", "parallel"),
+        ("phi", "parallel"),
+        ("cohere", "parallel"),
+        ("falcon_parallel", "parallel"),
+        ("falcon_h1", "parallel"),
+    ],
+)
+def test_block_form(family: str, block: str) -> None:
+    assert inspect(build(family)).block == block
+
+
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [("bert", "not causal"), ("mamba", "no softmax attention")],
+)
+def test_refusals_say_why(family: str, reason: str) -> None:
+    with pytest.raises(ModelUnsupported, match=reason):
+        inspect(build(family))
+
+
+def test_refuses_an_encoder_decoder() -> None:
+    fields = {"vocab_size": 131, "d_model": 32, "num_layers": 1, "num_heads": 2, "d_ff": 32}
+    config = T5ForConditionalGeneration.config_class(**fields)
+    with pytest.raises(ModelUnsupported, match="encoder-decoder"):
+        inspect(T5ForConditionalGeneration(config).eval())
+
+
+def test_refuses_logits_that_are_not_finite() -> None:
+    model = build("llama")
+    model.get_input_embeddings().weight[:] = torch.inf
+    with pytest.raises(ModelUnsupported, match="not finite"):
+        inspect(model)
+
+
+@pytest.mark.parametrize("family", ["jamba", "falcon_h1"])
+def test_hybrids_are_announced(family: str) -> None:
+    found = inspect(build(family))
+    assert found.other_mixers
+    assert any("softmax attention" in warning for warning in found.warnings)
+
+
+def test_sinks_are_announced() -> None:
+    assert any("sinks" in warning for warning in inspect(build("gpt_oss")).warnings)
+    assert inspect(build("llama")).warnings == ()
+
+
+@pytest.mark.parametrize("family", ["llama", "bloom", "gemma2", "gpt2"])
+def test_without_attention_updates_tokens_do_not_meet(family: str, ids: Tensor) -> None:
+    model = build(family)
+    other = ids.clone()
+    other[:, :-1] = ids[:, :-1].flip(1)
+    with torch.no_grad(), silenced(model, inspect(model).sites):
+        alone, moved = (model(input_ids=x, use_cache=False).logits[:, -1] for x in (ids, other))
+    with torch.no_grad():
+        free, free_moved = (model(input_ids=x, use_cache=False).logits[:, -1] for x in (ids, other))
+    torch.testing.assert_close(alone, moved, rtol=1e-5, atol=1e-5)
+    assert float((free - free_moved).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_other_precisions(dtype: torch.dtype) -> None:
+    assert inspect(build("gemma2").to(dtype)).level == "full"
