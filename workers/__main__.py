@@ -107,7 +107,13 @@ def _profile_handler(settings: Settings) -> Handler:
     client = connect(settings.store_url)
 
     def profile_exists(profile_id: str) -> StoredProfile | None:
-        return read_profile(client, profile_id)
+        # Only spares work: while the store is away, the job measures as if nothing were there.
+        try:
+            return read_profile(client, profile_id)
+        except (redis.RedisError, OSError) as error:
+            if not is_outage(error):
+                raise
+            return None
 
     handler: Handler = ProfileHandler(settings, profile_exists)
     return handler

@@ -11,7 +11,7 @@ from typing import Any
 
 import redis
 import redis.asyncio
-from redis.backoff import ExponentialBackoff, NoBackoff
+from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from service.contract.errors import StoreUnavailable
@@ -47,13 +47,17 @@ def connect_async(url: str) -> redis.asyncio.Redis:
 
 
 def connect(url: str) -> redis.Redis:
-    """A client for a worker: patient, with a socket timeout well above `BLOCK_SECONDS`."""
+    """A client for a worker, with a socket timeout well above `BLOCK_SECONDS`.
+
+    One retry, for a connection that a restart left stale. Patience is the worker loop's: it must
+    learn of an outage at once, to bring its result to safety.
+    """
     return redis.Redis.from_url(
         url,
         socket_timeout=BLOCK_SECONDS + 8,
         socket_connect_timeout=3,
         health_check_interval=15,
-        retry=Retry(ExponentialBackoff(cap=2, base=0.1), 3),
+        retry=Retry(NoBackoff(), 1),
         decode_responses=False,
     )
 
