@@ -30,11 +30,15 @@ def find(name: str, corpus_dir: Path | None) -> Path:
             field="documents.name",
         )
     root = corpus_dir.resolve()
-    folder = (root / name).resolve()
+    missing = DocumentsUnusable(
+        f"`documents.name`: no corpus is named {name!r}", field="documents.name"
+    )
+    try:
+        folder = (root / name).resolve(strict=True)
+    except OSError as error:  # no such folder, a loop of links
+        raise missing from error
     if not folder.is_relative_to(root) or folder == root or not folder.is_dir():
-        raise DocumentsUnusable(
-            f"`documents.name`: no corpus is named {name!r}", field="documents.name"
-        )
+        raise missing
     return folder
 
 

@@ -44,7 +44,10 @@ def find(name: str, model_dir: Path | None) -> Path:
     if not name or name.startswith(".") or any(sign in name for sign in "/\\\0"):
         raise missing
     root = model_dir.resolve()
-    folder = (root / name).resolve()
+    try:
+        folder = (root / name).resolve(strict=True)
+    except OSError as error:  # no such folder, a loop of links, a name too long for the disk
+        raise missing from error
     if not folder.is_relative_to(root) or folder == root or not folder.is_dir():
         raise missing
     if not all(path.resolve().is_relative_to(root) for path in _read(folder)):

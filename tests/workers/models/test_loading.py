@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig
+
+from service.contract.errors import (
+    ModelNotFound,
+    ModelUnsupported,
+    OutOfMemory,
+    TooLong,
+    WeightsUnsafe,
+)
+from service.contract.profiles import ProfileRequest
+from workers.models import loading
+from workers.models.loading import LoadOptions, load
+
+
+def request(model: str = "local:tiny", **fields: Any) -> ProfileRequest:
+    return ProfileRequest(model=model, **({"sequence_length": 16} | fields))
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+
+
+def test_a_local_folder_is_loaded_frozen_and_in_evaluation_mode(
+    save: Callable[..., Path], options: LoadOptions, tiny_model: Callable[..., Any]
+) -> None:
+    save()
+    loaded = load(request(), options)
+    ids = torch.arange(2, 12)[None]
+    assert torch.equal(loaded.model(ids).logits, tiny_model()(ids).logits)
+    assert not loaded.model.training
+    assert not any(parameter.requires_grad for parameter in loaded.model.parameters())
+    assert loaded.dtype == torch.float32
+    assert loaded.device == torch.device("cpu")
+    assert loaded.revision is not None
+    assert len(loaded.revision) == 40
+    assert loaded.tokenizer_digest is not None
+    assert loaded.nbytes >= 4 * loaded.parameters
+
+
+def test_bfloat16_is_loaded_when_asked_for(save: Callable[..., Path], options: LoadOptions) -> None:
+    save()
+    loaded = load(request(dtype="bfloat16"), options)
+    assert {p.dtype for p in loaded.model.parameters()} == {torch.bfloat16}
+    assert loading.dtype_of(request(), torch.device("cuda")) == torch.bfloat16
+    assert loading.dtype_of(request(dtype="float32"), torch.device("cuda")) == torch.float32
+
+
+def test_random_weights_follow_the_seed_alone(
+    save: Callable[..., Path], options: LoadOptions
+) -> None:
+    save()
+    torch.manual_seed(99)
+    one = load(request(weights="random", seed=1), options)
+    after = torch.rand(1)
+    torch.manual_seed(99)
+    assert torch.equal(torch.rand(1), after), "loading has moved the global generator"
+    again, other = (load(request(weights="random", seed=s), options) for s in (1, 2))
+    ids = torch.arange(2, 12)[None]
+    assert torch.equal(one.model(ids).logits, again.model(ids).logits)
+    assert not torch.equal(one.model(ids).logits, other.model(ids).logits)
+    assert one.revision is None
+    assert one.seed == 1
+    assert one.tokenizer is not None
+    half = load(request(weights="random", seed=1, dtype="bfloat16"), options)
+    for full, cut in zip(one.model.parameters(), half.model.parameters(), strict=True):
+        assert torch.equal(full.to(torch.bfloat16), cut)
+
+
+def test_presets_need_no_network_and_no_tokenizer(
+    options: LoadOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[Any] = []
+
+    def small(config: Any, **_kwargs: Any) -> Any:
+        built.append(config)
+        raise ValueError("seen enough")
+
+    monkeypatch.setattr(loading._AUTO, "from_config", small)
+    for model in ("gpt2", "preset:gpt2", "openai-community/gpt2"):
+        with pytest.raises(ValueError, match="seen enough"):
+            load(request(model, weights="random"), options)
+    assert {config.n_layer for config in built} == {12}
+    with pytest.raises(ModelNotFound, match="there is bloom-560m"):
+        load(request("preset:gpt5", weights="random"), options)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"), [("gpt2", {}), ("llama", {}), ("mpt", {"max_seq_len": 128})]
+)
+def test_longer_than_the_model_can_take(
+    family: str, changes: dict[str, Any], save: Callable[..., Path], options: LoadOptions
+) -> None:
+    save(family=family, **changes)
+    assert load(request(sequence_length=128), options) is not None
+    with pytest.raises(TooLong, match="129 tokens are more than the 128") as info:
+        load(request(sequence_length=129), options)
+    assert info.value.field == "sequence_length"
+
+
+def test_bloom_has_no_longest_input(save: Callable[..., Path], options: LoadOptions) -> None:
+    save(family="bloom")
+    assert load(request(sequence_length=100_000), options) is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model_type": "made_up", "auto_map": {"AutoModel": "evil.Model"}}, "is never run"),
+        ({"model_type": None}, "no model type 'None'"),
+        ({"model_type": "t5"}, "no causal language model"),
+        ({"num_hidden_layers": "three"}, "is refused by transformers"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantised .gptq."),
+        ({"text_config": {"quantization_config": {"quant_method": "awq"}}}, "quantised .awq."),
+    ],
+)  # fmt: skip
+def test_refused_with_its_own_reason(
+    changes: dict[str, Any], words: str, save: Callable[..., Path], options: LoadOptions
+) -> None:
+    edit_config(save(), **changes)
+    with pytest.raises(ModelUnsupported, match=words) as info:
+        load(request(), options)
+    assert info.value.field == "model"
+    assert str(options.model_dir) not in info.value.detail
+
+
+def test_quantised_architectures_can_be_looked_at_before_training(
+    save: Callable[..., Path], options: LoadOptions
+) -> None:
+    edit_config(save(), quantization_config={"quant_method": "gptq", "bits": 4})
+    loaded = load(request(weights="random"), options)
+    assert {p.dtype for p in loaded.model.parameters()} == {torch.float32}
+
+
+def test_broken_configurations(save: Callable[..., Path], options: LoadOptions) -> None:
+    folder = save()
+    (folder / "config.json").write_bytes(b"\x80\x81{")
+    with pytest.raises(ModelUnsupported, match="not readable JSON"):
+        load(request(), options)
+    (folder / "config.json").write_text("[1]")
+    with pytest.raises(ModelUnsupported, match="no object"):
+        load(request(), options)
+
+
+def test_pickles_are_refused_and_never_opened(
+    save: Callable[..., Path], options: LoadOptions, tmp_path: Path
+) -> None:
+    folder = save()
+    (folder / "model.safetensors").unlink()
+    bomb = b"cos\nsystem\n(S'touch " + str(tmp_path / "exploded").encode() + b"'\ntR."
+    (folder / "pytorch_model.bin").write_bytes(bomb)
+    with pytest.raises(WeightsUnsafe, match="pickle weights only"):
+        load(request(), options)
+    assert not (tmp_path / "exploded").exists()
+    assert load(request(weights="random"), options) is not None
+
+
+def test_adapters_and_gguf_alone_are_refused(
+    save: Callable[..., Path], options: LoadOptions
+) -> None:
+    folder = save()
+    (folder / "model.safetensors").rename(folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelUnsupported, match="adapter only"):
+        load(request(), options)
+    (folder / "adapter_model.safetensors").rename(folder / "model.gguf")
+    (folder / "adapter_config.json").unlink()
+    with pytest.raises(ModelUnsupported, match="GGUF weights only"):
+        load(request(), options)
+
+
+def test_incomplete_weights_are_refused_and_not_filled_with_noise(
+    save: Callable[..., Path], options: LoadOptions
+) -> None:
+    file = save() / "model.safetensors"
+    tensors = load_file(file)
+    name = "model.layers.1.self_attn.q_proj.weight"
+    kept = {key: value for key, value in tensors.items() if key != name}
+    save_file(kept, file, metadata={"format": "pt"})
+    with pytest.raises(ModelUnsupported, match=rf"incomplete.*{name}"):
+        load(request(), options)
+    file.write_bytes(b"\x00" * 100)
+    with pytest.raises(ModelUnsupported, match="cannot load the weights"):
+        load(request(), options)
+
+
+def test_weights_that_do_not_fit_are_not_tried(
+    save: Callable[..., Path], options: LoadOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save()
+    monkeypatch.setattr(loading, "available_bytes", lambda _device: 1_000)
+    with pytest.raises(OutOfMemory, match=r"need 0\.0 GB in torch\.float32"):
+        load(request(), options)
+
+
+def test_a_broken_tokenizer_is_refused(save: Callable[..., Path], options: LoadOptions) -> None:
+    folder = save()
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelUnsupported, match="tokenizer of local:tiny"):
+        load(request(), options)
+
+
+def test_without_a_tokenizer_there_is_none(save: Callable[..., Path], options: LoadOptions) -> None:
+    for file in save().glob("tokenizer*"):
+        file.unlink()
+    loaded = load(request(), options)
+    assert loaded.tokenizer is None
+    assert loaded.tokenizer_digest is None
+
+
+def test_revisions_belong_to_the_hub(save: Callable[..., Path], options: LoadOptions) -> None:
+    save()
+    with pytest.raises(ModelNotFound, match="has no revisions"):
+        load(request(revision="main"), options)
+
+
+def test_the_text_model_of_a_multimodal_wrapper_is_described(
+    tmp_path: Path, options: LoadOptions, make_tokenizer: Callable[..., Any]
+) -> None:
+    text = {
+        "vocab_size": 300, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 8,
+        "max_position_embeddings": 128,
+    }  # fmt: skip
+    vision = {
+        "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "image_size": 28, "patch_size": 14,
+    }  # fmt: skip
+    config = AutoConfig.for_model("gemma3", text_config=text, vision_config=vision)
+    folder = tmp_path / "models" / "tiny"
+    config.save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    loaded = load(request(weights="random"), options)
+    fields = loading.describe(loaded, Found())
+    assert not hasattr(loaded.model.config, "vocab_size") or fields["vocabulary"] == 300
+    assert (fields["layers"], fields["heads"], fields["width"]) == (2, 4, 32)
+    assert (fields["vocabulary"], fields["max_length"]) == (300, 128)
+    with pytest.raises(TooLong):
+        load(request(weights="random", sequence_length=129), options)
+
+
+@dataclasses.dataclass
+class Found:
+    level: str = "full"
+    block: str = "sequential"
+    reasons: tuple[str, ...] = ("a reason",)
+    warnings: tuple[str, ...] = ("a warning",)
+    attention_layers: int = 2
+
+
+def test_the_description_states_what_was_used(
+    save: Callable[..., Path], options: LoadOptions
+) -> None:
+    save()
+    loaded = load(request(), options)
+    fields = loading.describe(loaded, Found())
+    assert fields["attention_implementation"] == "sdpa"
+    assert fields["support_notes"] == ["a reason", "a warning"]
+    assert fields["architecture"] == "llama"
+    assert fields["positional_encoding"] == "rotary"
+    assert fields["revision"] == loaded.revision
+    assert fields["tokenizer_digest"] == loaded.tokenizer_digest
