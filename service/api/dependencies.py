@@ -40,7 +40,8 @@ class Services:
     memory: Memory
     metrics: Metrics
     pool: Executor
-    _computing: int = field(default=0)
+    _computing: int = 0
+    _making: dict[Key, asyncio.Future[Representation]] = field(default_factory=dict)
 
     @property
     def caching(self) -> Caching:
@@ -71,10 +72,21 @@ class Services:
         """
         key: Key = (profile_id, form, bins)
         kept = self.memory.get(key)
-        if kept is None:
-            document = await self.profiles.load(profile_id)
-            kept = await self.compute(_represent, document, form, bins, self.caching)
-            self.memory.put(key, kept)
+        if kept is not None:
+            return kept
+        # A thousand waits end in the same moment and want the same bytes: make them once.
+        making = self._making.get(key)
+        if making is None:
+            making = self._making[key] = asyncio.ensure_future(self._make(key))
+            making.add_done_callback(lambda done: self._making.pop(key, None))
+        # One caller who goes away does not take the bytes from the others.
+        return await asyncio.shield(making)
+
+    async def _make(self, key: Key) -> Representation:
+        profile_id, form, bins = key
+        document = await self.profiles.load(profile_id)
+        kept = await self.compute(_represent, document, form, bins, self.caching)
+        self.memory.put(key, kept)
         return kept
 
 

@@ -1,4 +1,4 @@
-"""What can be measured here: what GET /v1/models answers."""
+"""What can be measured here, and what the gateway knows about models without loading any."""
 
 from __future__ import annotations
 
@@ -6,16 +6,78 @@ from collections.abc import Sequence
 
 from service.contract.models import ModelCatalogue, WorkerModels
 
-DEMO = ("demo:smollm2-135m-instruct",)
-PRESETS: tuple[str, ...] = ()
-ARCHITECTURES: tuple[str, ...] = ()
+Shape = tuple[int, int]
+"""(layers, heads)."""
+DEMO: dict[str, Shape] = {"demo:smollm2-135m-instruct": (30, 9)}
+PRESETS: dict[str, Shape] = {
+    "bloom-560m": (24, 16),
+    "bloom-7b1": (30, 32),
+    "falcon-rw-1b": (24, 32),
+    "gemma-2-2b": (26, 8),
+    "gpt2-xl": (48, 25),
+    "gpt2": (12, 12),
+    "llama-3-8b": (32, 32),
+    "mistral-7b": (32, 32),
+    "mpt-7b": (32, 32),
+    "olmo-2-1b": (16, 16),
+    "opt-125m": (12, 12),
+    "phi-2": (32, 32),
+    "pythia-160m": (12, 12),
+    "qwen2-0.5b": (24, 14),
+    "qwen3-0.6b": (28, 16),
+    "smollm2-135m": (30, 9),
+    "tinyllama-1.1b": (22, 32),
+}
+"""The workers' presets; a test compares them with the configurations themselves."""
+PUBLISHED: dict[str, str] = {
+    "bigscience/bloom-560m": "bloom-560m",
+    "bigscience/bloom-7b1": "bloom-7b1",
+    "tiiuae/falcon-rw-1b": "falcon-rw-1b",
+    "google/gemma-2-2b": "gemma-2-2b",
+    "openai-community/gpt2-xl": "gpt2-xl",
+    "openai-community/gpt2": "gpt2",
+    "meta-llama/Meta-Llama-3-8B": "llama-3-8b",
+    "mistralai/Mistral-7B-v0.1": "mistral-7b",
+    "mosaicml/mpt-7b": "mpt-7b",
+    "allenai/OLMo-2-0425-1B": "olmo-2-1b",
+    "facebook/opt-125m": "opt-125m",
+    "microsoft/phi-2": "phi-2",
+    "EleutherAI/pythia-160m": "pythia-160m",
+    "Qwen/Qwen2-0.5B": "qwen2-0.5b",
+    "Qwen/Qwen3-0.6B": "qwen3-0.6b",
+    "HuggingFaceTB/SmolLM2-135M": "smollm2-135m",
+    "TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T": "tinyllama-1.1b",
+    "TinyLlama/TinyLlama-1.1B-Chat-v1.0": "tinyllama-1.1b",
+}
+"""Hub ids whose architecture is a preset's."""
+ARCHITECTURES: tuple[str, ...] = (
+    "bloom",
+    "falcon",
+    "gemma2",
+    "gpt2",
+    "gpt_neox",
+    "llama",
+    "mistral",
+    "mpt",
+    "olmo2",
+    "opt",
+    "phi",
+    "qwen2",
+    "qwen3",
+)
+
+
+def known_shape(model: str) -> Shape | None:
+    """(layers, heads) of a model that is known by name."""
+    name = PUBLISHED.get(model, model.removeprefix("preset:"))
+    return DEMO.get(model) or PRESETS.get(name)
 
 
 def catalogue(workers: Sequence[WorkerModels]) -> ModelCatalogue:
     """The catalogue, with the workers that live now."""
     return ModelCatalogue(
         demo=list(DEMO),
-        presets=list(PRESETS),
+        presets=[f"preset:{name}" for name in PRESETS],
         architectures=list(ARCHITECTURES),
         workers=list(workers),
     )

@@ -23,7 +23,6 @@ from service.usecases import budget, views
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _ROSTER_SECONDS = 2.0
-_KNOWN_MODELS = 4_096
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,6 @@ class Profiles:
     client: redis.asyncio.Redis
     policy: Policy
     clock: Callable[[], float] = time.monotonic
-    _shapes: dict[str, tuple[int, int]] = field(default_factory=dict)
     _roster: tuple[float, list[WorkerModels]] = (-1e9, [])
     _calling: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -102,11 +100,6 @@ class Profiles:
         stored = await self.find(profile_id)
         return views.joined(stored.body, stored.envelope)
 
-    def learn(self, model: str, layers: int, heads: int) -> None:
-        """Note the shape of a model that was measured, for later cost estimates."""
-        if len(self._shapes) < _KNOWN_MODELS:
-            self._shapes[model] = (layers, heads)
-
     async def roster(self, *, fresh: bool = False) -> list[WorkerModels]:
         """The live workers, asked for at most every two seconds unless `fresh`."""
         async with self._calling:
@@ -122,7 +115,7 @@ class Profiles:
                 "this service does not admit the model; GET /v1/models lists what it can load",
                 field="model",
             )
-        budget.check(request, self.policy.max_cost, self._shapes.get(request.model))
+        budget.check(request, self.policy.max_cost)
 
     async def _queue(self) -> QueueName:
         """The GPU queue while a GPU worker lives, else the CPU queue."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 
 from fastapi import APIRouter, Response
@@ -9,6 +10,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from service.api.dependencies import JobId, Owner, OwnJob, ServicesHere, Wait
 from service.api.openapi import problems
+from service.contract.errors import JobNotFound, StoreUnavailable
 from service.contract.jobs import TERMINAL, Job
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -48,6 +50,9 @@ async def cancel(job_id: JobId, services: ServicesHere, owner: Owner, response: 
 async def events(job: OwnJob, services: ServicesHere) -> AsyncIterator[ServerSentEvent]:
     """Server-sent events: the job now, at every change, and at its end."""
     number = 0
-    async for seen in services.profiles.jobs.events(job.id):
-        yield ServerSentEvent(event=seen.state, id=str(number), data=seen)
-        number += 1
+    # Past the first byte there is no status left to change: the stream ends, and an EventSource
+    # connects again by itself.
+    with contextlib.suppress(StoreUnavailable, JobNotFound):
+        async for seen in services.profiles.jobs.events(job.id):
+            yield ServerSentEvent(event=seen.state, id=str(number), data=seen)
+            number += 1

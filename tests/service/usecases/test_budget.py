@@ -17,8 +17,9 @@ def test_cost_is_the_product() -> None:
     layers, heads = ASSUMED_SHAPE
     asked = request(sequence_length=100, documents=Documents(count=3))
     assert cost(asked) == 100 * 3 * layers * heads
-    assert cost(asked, (2, 5)) == 100 * 3 * 2 * 5
     assert cost(request("demo:smollm2-135m-instruct")) == 256 * 16 * 30 * 9
+    assert cost(request("openai-community/gpt2")) == 256 * 16 * 12 * 12
+    assert cost(request("preset:gpt2", weights="random", probes=2)) == 2 * 256 * 16 * 12 * 12
 
 
 def test_probes_count_where_each_is_a_pass() -> None:
