@@ -11,8 +11,8 @@
 | A_t^h | `kernels.alibi` | softmax_j of -s_h (i-j) + d_h [i=j] | [S], [A] |
 | A_t^h | `kernels.distance` | softmax_j of b(i-j) + sink [j=0] | [S] (Toeplitz logits) |
 | A_t | `kernels.measured` | mean attention over documents | [S], general definition |
-| s_h | `kernels.standard_slopes`, `geometric_slopes` | 2^(-8 (h+1)/H) and its interleaving | [A]; [S] |
-| p, P | `rollout.rollout` | p = e_{n-1}^T prod_t ((1 - lambda_t) I + lambda_t A_t) | [S]; lambda = 1: [W] |
+| s_h | `kernels.standard_slopes`, `geometric_slopes` | 2^(-8 (h+1)/H), interleaved or not | [A] |
+| p, P | `rollout.rollout` | e_{n-1}^T prod ((1 - lambda_t) I + lambda_t A_t) | [S], [W] |
 | lambda_t | `rollout.constant`, `power_law` | lambda; lambda_0 (t+1)^-beta | [S] |
 | - | `rollout.forces` | p after mask, residual, position, content | [S] |
 | delta_t | `Kernel.off_diagonal_mass` | max_i (1 - A_t[i, i]) | [S] |
@@ -23,9 +23,9 @@
 | p* | `cesaro.dead_zone_boundary` | exp(-(tau (H-1)!)^(1/(H-1))) for a = 1 | [B] |
 | - | `cesaro.decompose` | primacy tail, dead zone, recency delta | [B] |
 | - | `cesaro.width_by_depth` | 1 - p* for each H | [B] |
-| S | `second_moment.second_moment` | S <- S + D (sum_h g_h^2 A_h^T S A_h) D, p ~ sqrt(diag S) | ours |
+| S | `second_moment.second_moment` | S <- S + D (sum_h g_h^2 A_h^T S A_h) D | ours |
 | S | `second_moment_architecture.from_architecture` | the same from parameters alone | ours |
-| W1, r_s | `agreement.wasserstein`, `spearman` | Wasserstein-1 / (n-1); rank correlation | [S], [B] |
+| W1, r_s | `agreement.wasserstein`, `spearman` | W1 / (n-1); rank correlation | [S], [B] |
 | - | `aggregate` | sums over documents: of norms, of shares, of squares | [S], [B] |
 | - | `shape.dead_zone`, `shape.shape` | smoothed density below tau; masses of the ends | ours |
 | v_i | `placement.place` | maximise sum_i r_i v_i over orders | ours |

@@ -27,6 +27,8 @@ SETTLED = 39.0
 EXPONENT_LIMIT = 600.0
 """exp() of more than this times a weight could leave the range of float64."""
 MOST_SPANS = 4
+TINY = 1e-270
+"""Smaller weights are not passed on: arithmetic on denormal products is a hundred times slower."""
 NEAR_BLOCK, NEAR_ELEMENTS, NEAR_MINIMUM = 16, 1 << 15, 256
 FAR_BLOCK, FAR_BLOCKS = 64, 128
 SERIAL = 4 * 65_536
@@ -213,6 +215,7 @@ def apply(plan: Plan, content: Content, row: F64) -> F64:
     size = plan.near.size
     padded = np.zeros(max(plan.length, plan.far_start))
     padded[: plan.length] = row
+    padded[padded < TINY] = 0.0
     padded[0] = 0.0  # the first token sees itself alone: added at the end
     out = np.empty_like(padded)
     carry = np.zeros(plan.slopes.size)

@@ -1,0 +1,372 @@
+"""From a rollout request to arrays and kernels: presets, defaults, shapes, bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from service.contract.errors import InvalidRequest, TooLarge
+from service.contract.rollouts import (
+    ARCHITECTURES,
+    MAX_HEADS,
+    MAX_LAYERS,
+    MAX_MEASURED_LENGTH,
+    MAX_PROFILE_LENGTH,
+    MAX_WORK,
+    ConstantMixing,
+    KernelSpec,
+    ListMixing,
+    PowerLawMixing,
+    RolloutRequest,
+    TokenMixing,
+)
+from service.theory import kernels, rollout
+from service.theory.kernels import Kernel
+
+F64 = npt.NDArray[np.float64]
+DEFAULT_ALIBI_HEADS = 16
+_LAYER_OVERHEAD = 20_000
+"""A layer costs at least as much as this many positions."""
+_WINDOW_COST, _DISTANCE_COST = 8.0, 0.25
+"""Time per position and head, relative to causal ALiBi; per logit for a distance profile."""
+_SECOND_MOMENT_COST = 48.0**3
+"""Per layer and head, at the coarsest binning."""
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """A request with everything filled in.
+
+    Args:
+        slopes: [T or 1, H], or None without ALiBi.
+        diagonal: [T or 1, H], content logits of a token with itself.
+        mixing: [T], or [T, n] per token.
+        diverges: whether the schedule's sum diverges with depth; None for a list.
+    """
+
+    request: RolloutRequest
+    kernel: KernelSpec
+    length: int
+    layers: int
+    heads: int
+    slopes: F64 | None
+    diagonal: F64
+    mixing: F64
+    diverges: bool | None
+    assumptions: tuple[str, ...]
+
+    @property
+    def has_content(self) -> bool:
+        """Whether any content logit differs from 0."""
+        return bool(self.diagonal.any())
+
+    @property
+    def layer_mixing(self) -> F64:
+        """[T]: lambda per layer, averaged over tokens."""
+        return self.mixing if self.mixing.ndim == 1 else np.asarray(self.mixing.mean(axis=1))
+
+    def kernels(self, *, content: bool) -> list[Kernel]:
+        """One kernel per layer, with or without the content logits.
+
+        Raises:
+            InvalidRequest: the theory refuses a combination of fields.
+        """
+        diagonal = self.diagonal if content else np.zeros((1, self.heads))
+        try:
+            if self.kernel.type == "measured":
+                return self._measured()
+            if self.kernel.type == "distance":
+                return self._repeat([self._distance(row) for row in diagonal])
+            slopes = self.slopes
+            if slopes is None:
+                if not diagonal.any():
+                    return self._repeat([self.uniform(self.kernel.window)])
+                slopes = np.zeros((1, self.heads))
+            rows = max(len(slopes), len(diagonal))
+            pairs = zip(
+                np.broadcast_to(slopes, (rows, self.heads)),
+                np.broadcast_to(diagonal, (rows, self.heads)),
+                strict=True,
+            )
+            return self._repeat([self._alibi(s, d) for s, d in pairs])
+        except ValueError as error:
+            raise InvalidRequest(f"`kernel`: {error}", field="kernel") from error
+
+    def uniform(self, window: int | None = None) -> Kernel:
+        """Equal weights under the request's mask."""
+        mask = self.request.mask
+        return kernels.uniform(self.length, window=window, mask=mask.type, prefix=mask.prefix)
+
+    def _alibi(self, slopes: F64, diagonal: F64) -> Kernel:
+        mask = self.request.mask
+        return kernels.alibi(
+            self.length,
+            slopes,
+            diagonal,
+            window=self.kernel.window,
+            temperature=self.kernel.temperature,
+            head_weights=self.kernel.head_weights,
+            mask=mask.type,
+            prefix=mask.prefix,
+        )
+
+    def _distance(self, diagonal: F64) -> Kernel:
+        assert self.kernel.bias is not None
+        bias = np.array(self.kernel.bias, dtype=np.float64)
+        return kernels.distance(
+            self.length,
+            np.broadcast_to(bias, (self.heads, bias.shape[-1])),
+            self.kernel.sink_bias,
+            diagonal=diagonal,
+            window=self.kernel.window,
+            temperature=self.kernel.temperature,
+            head_weights=self.kernel.head_weights,
+        )
+
+    def _measured(self) -> list[Kernel]:
+        matrices = self.kernel.matrices or []
+        return self._repeat([kernels.measured(matrix) for matrix in matrices])
+
+    def _repeat(self, rows: list[Kernel]) -> list[Kernel]:
+        return rows * self.layers if len(rows) == 1 else rows
+
+
+def resolve(request: RolloutRequest) -> Inputs:
+    """Defaults and presets filled in, lists expanded, bounds checked.
+
+    Raises:
+        InvalidRequest: fields do not fit each other; names the field.
+        TooLarge: the work exceeds `MAX_WORK`; names the limit.
+    """
+    assumptions: list[str] = []
+    kernel, layers, heads = _architecture(request, assumptions)
+    slopes = _slopes(kernel, layers, heads)
+    diagonal = _table("content.diagonal", request.content.diagonal, layers, heads)
+    mixing, diverges = _mixing(request, layers, assumptions)
+    inputs = Inputs(
+        request=request,
+        kernel=kernel,
+        length=request.sequence_length,
+        layers=layers,
+        heads=heads,
+        slopes=slopes,
+        diagonal=diagonal * request.content.scale,
+        mixing=mixing,
+        diverges=diverges,
+        assumptions=(),
+    )
+    _check_kernel(inputs)
+    return replace(inputs, assumptions=tuple(assumptions))
+
+
+def check_work(inputs: Inputs, rollouts: int, *, second_moment: bool) -> None:
+    """Refuse what would keep a thread busy for more than a few seconds.
+
+    Args:
+        rollouts: number of curves over all heads.
+
+    Raises:
+        TooLarge: names the limit and the product.
+    """
+    spec, n = inputs.kernel, inputs.length
+    weight, heads = 1.0, inputs.heads
+    if spec.type == "measured":
+        weight, heads = 0.1 * n, 1
+    elif spec.type == "distance":
+        weight = max(4.0, _DISTANCE_COST * min(n, np.array(spec.bias).shape[-1]))
+    elif inputs.slopes is None and not inputs.has_content:
+        heads = 1
+    if spec.window is not None or inputs.request.mask.type != "causal":
+        weight *= _WINDOW_COST
+    work = inputs.layers * max(float(n) * heads * weight, _LAYER_OVERHEAD) * rollouts
+    if second_moment:
+        work += inputs.layers * inputs.heads * _SECOND_MOMENT_COST
+    if work > MAX_WORK:
+        raise TooLarge(
+            f"length x layers x heads x rollouts is {work:.3g} (weighted by the cost of the "
+            f"kernel), above the limit of {MAX_WORK:.3g}: lower `sequence_length`, `layers`, "
+            "`heads` or the number of `predictions`",
+            field="sequence_length",
+        )
+
+
+def _architecture(request: RolloutRequest, assumptions: list[str]) -> tuple[KernelSpec, int, int]:
+    preset = None if request.architecture is None else ARCHITECTURES[request.architecture]
+    kernel = request.kernel
+    if kernel is None:
+        if preset is None:
+            kernel = KernelSpec()
+            assumptions.append(
+                "uniform attention over the tokens before (no position, no content): what any "
+                "model without a positional bias in its logits has at initialisation"
+            )
+        else:
+            kernel = KernelSpec(type=preset.kernel, window=preset.window)
+    layers = request.layers or (preset.layers if preset else None) or _layers_of(request, kernel)
+    if layers is None:
+        raise InvalidRequest(
+            "`layers` is required unless `architecture` or a list of lambdas gives it",
+            field="layers",
+        )
+    heads = request.heads or _heads_of(request, kernel, layers)
+    heads = heads or (preset.heads if preset else None)
+    if heads is None:
+        heads = DEFAULT_ALIBI_HEADS if _has_slopes(kernel) else 1
+        if heads > 1:
+            assumptions.append(f"{heads} heads")
+    if heads > MAX_HEADS:
+        raise InvalidRequest(f"`heads` must not exceed {MAX_HEADS}", field="heads")
+    return kernel, layers, heads
+
+
+def _layers_of(request: RolloutRequest, kernel: KernelSpec) -> int | None:
+    if isinstance(request.mixing, ListMixing | TokenMixing):
+        return len(request.mixing.lambdas)
+    for value in (request.content.diagonal, kernel.slopes):
+        if isinstance(value, list) and isinstance(value[0], list):
+            return len(value)
+    if kernel.matrices is not None and len(kernel.matrices) > 1:
+        return min(len(kernel.matrices), MAX_LAYERS)
+    return None
+
+
+def _heads_of(request: RolloutRequest, kernel: KernelSpec, layers: int) -> int | None:
+    """The number of heads that the lists in the request imply; the clearest list decides."""
+    if kernel.type == "measured":
+        return 1
+    tables = [v for v in (kernel.slopes, request.content.diagonal) if isinstance(v, list)]
+    nested = [len(v[0]) for v in tables if isinstance(v[0], list) and len(v[0]) > 1]
+    flat = [len(v) for v in tables if not isinstance(v[0], list)]
+    per_head = [] if kernel.head_weights is None else [len(kernel.head_weights)]
+    if kernel.bias is not None and isinstance(kernel.bias[0], list):
+        per_head.append(len(kernel.bias))
+    # A flat list as long as there are layers may be one number per layer: it decides last.
+    certain = [size for size in flat if size != layers]
+    return next(iter(per_head + nested + certain + flat), None)
+
+
+def _has_slopes(kernel: KernelSpec) -> bool:
+    return kernel.type == "alibi" or (kernel.type == "window" and kernel.slopes is not None)
+
+
+def _slopes(kernel: KernelSpec, layers: int, heads: int) -> F64 | None:
+    if not _has_slopes(kernel):
+        return None
+    if kernel.slopes is None or kernel.slopes == "standard":
+        return kernels.standard_slopes(heads)[None]
+    if isinstance(kernel.slopes, str):
+        return kernels.geometric_slopes(heads)[None]
+    return _table("kernel.slopes", kernel.slopes, layers, heads)
+
+
+def _table(
+    field: str, value: float | Sequence[float] | Sequence[Sequence[float]], layers: int, heads: int
+) -> F64:
+    """[T or 1, H] from a number, a list per head or per layer, or a list of lists."""
+    if not isinstance(value, Sequence):
+        return np.full((1, heads), float(value))
+    if not isinstance(value[0], Sequence):
+        flat = np.array(value, dtype=np.float64)
+        if flat.size == heads:
+            return flat[None]
+        if flat.size == layers:
+            return np.repeat(flat[:, None], heads, axis=1)
+        raise InvalidRequest(
+            f"`{field}` has {flat.size} numbers: give one per head ({heads}) or per layer "
+            f"({layers})",
+            field=field,
+        )
+    widths = {len(row) for row in value if isinstance(row, Sequence)}
+    if len(value) not in (1, layers) or widths - {1, heads}:
+        raise InvalidRequest(
+            f"`{field}` must have one list per layer ({layers}) with one number per head ({heads})",
+            field=field,
+        )
+    rows = [np.broadcast_to(np.array(row, dtype=np.float64), (heads,)) for row in value]
+    return np.array(rows)
+
+
+def _mixing(
+    request: RolloutRequest, layers: int, assumptions: list[str]
+) -> tuple[F64, bool | None]:
+    mixing = request.mixing
+    if isinstance(mixing, ConstantMixing):
+        if "mixing" not in request.model_fields_set:
+            assumptions.append(
+                f"lambda = {mixing.value:g} in every layer (trained models: about 4 in sum)"
+            )
+        return rollout.constant(layers, mixing.value), mixing.value > 0
+    if isinstance(mixing, PowerLawMixing):
+        schedule = rollout.power_law(layers, mixing.initial, mixing.exponent)
+        return schedule, mixing.initial > 0 and mixing.exponent <= 1
+    if len(mixing.lambdas) != layers:
+        raise InvalidRequest(
+            f"`mixing.lambdas` has {len(mixing.lambdas)} entries for {layers} layers",
+            field="mixing.lambdas",
+        )
+    if isinstance(mixing, TokenMixing):
+        wrong = {len(row) for row in mixing.lambdas} - {request.sequence_length}
+        if wrong:
+            raise InvalidRequest(
+                f"`mixing.lambdas` by token must have {request.sequence_length} numbers per layer",
+                field="mixing.lambdas",
+            )
+    return np.array(mixing.lambdas, dtype=np.float64), None
+
+
+def _check_kernel(inputs: Inputs) -> None:
+    spec, mask = inputs.kernel, inputs.request.mask
+    if mask.prefix is not None and mask.prefix > inputs.length:
+        raise InvalidRequest(
+            f"`mask.prefix` must not exceed `sequence_length` ({inputs.length})",
+            field="mask.prefix",
+        )
+    if spec.type in {"distance", "measured"} and mask.type != "causal":
+        raise InvalidRequest(
+            f"kernel type `{spec.type}` goes with the causal mask only", field="mask.type"
+        )
+    if spec.head_weights is not None and len(spec.head_weights) != inputs.heads:
+        raise InvalidRequest(
+            f"`kernel.head_weights` must have one number per head ({inputs.heads})",
+            field="kernel.head_weights",
+        )
+    if spec.head_weights is not None and not any(spec.head_weights):
+        raise InvalidRequest("`kernel.head_weights` must not all be 0", field="kernel.head_weights")
+    if spec.bias is not None:
+        _check_bias(spec.bias, inputs.heads)
+    if spec.matrices is not None:
+        _check_matrices(spec.matrices, inputs)
+
+
+def _check_bias(bias: Sequence[float] | Sequence[Sequence[float]], heads: int) -> None:
+    lists = [row for row in bias if isinstance(row, Sequence)]
+    lengths = {len(row) for row in lists} or {len(bias)}
+    if len(lengths) > 1 or max(lengths) > MAX_PROFILE_LENGTH or (lists and len(lists) != heads):
+        raise InvalidRequest(
+            f"`kernel.bias` must be one list of up to {MAX_PROFILE_LENGTH} numbers, or one such "
+            f"list per head ({heads}), all of one length",
+            field="kernel.bias",
+        )
+
+
+def _check_matrices(matrices: Sequence[Sequence[Sequence[float]]], inputs: Inputs) -> None:
+    n = inputs.length
+    if n > MAX_MEASURED_LENGTH:
+        raise InvalidRequest(
+            f"`sequence_length` must not exceed {MAX_MEASURED_LENGTH} for measured kernels",
+            field="sequence_length",
+        )
+    square = all(len(matrix) == n and all(len(row) == n for row in matrix) for matrix in matrices)
+    if len(matrices) not in (1, inputs.layers) or not square:
+        raise InvalidRequest(
+            f"`kernel.matrices` must be one matrix or one per layer ({inputs.layers}), each "
+            f"{n} x {n} as `sequence_length` says",
+            field="kernel.matrices",
+        )
+    if inputs.has_content:
+        raise InvalidRequest(
+            "measured kernels contain the content already: leave `content` out", field="content"
+        )

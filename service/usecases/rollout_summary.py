@@ -1,0 +1,70 @@
+"""What a rollout means for someone who writes a prompt, in sentences."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from service.contract.curves import DeadZone
+from service.contract.rollouts import CesaroReport
+from service.theory.curve import Curve
+from service.theory.shape import END_SHARE
+from service.usecases.rollout_inputs import Inputs
+
+F64 = npt.NDArray[np.float64]
+_MARGIN = 0.02
+"""Share of the prompt that is too short to put anything into."""
+
+
+def summarise(
+    inputs: Inputs, influence: F64, zone: DeadZone | None, report: CesaroReport
+) -> list[str]:
+    """Where such a model listens before it has learned anything.
+
+    Args:
+        influence: [n], the curve that uses everything the request says.
+        zone: its dead zone.
+        report: the closed form.
+    """
+    n = inputs.length
+    curve = Curve(influence)
+    head = curve.mass(0.0, END_SHARE * n)
+    last = float(curve.influence[-1])
+    inner = curve.mass(n - max(1.0, END_SHARE * n), n - 1.0)
+    half = float(np.searchsorted(curve.cumulative(), 0.5, side="left")) / n
+    sentences = [
+        f"The first tenth of the prompt gets {head:.1%} of the influence (an even share is 10%); "
+        f"the last token keeps {last:.1%}, the rest of the last tenth gets {inner:.1%}.",
+        f"Half of all influence comes from the first {min(1.0, half):.1%} of the prompt.",
+    ]
+    threshold = inputs.request.threshold
+    if zone is None:
+        sentences.append(f"No stretch of the prompt falls below {threshold:g} of an even share.")
+    else:
+        sentences += [_dead(zone, n), _advice(zone, n)]
+    sentences.append(
+        f"In the closed form for {report.layers} layers the dead zone covers "
+        f"{report.dead_zone_width:.0%} of the prompt, from {report.dead_zone_start:.0%} on; its "
+        f"least density, next to the end, is {report.floor:.2g}."
+    )
+    return sentences
+
+
+def _dead(zone: DeadZone, n: int) -> str:
+    return (
+        f"Dead zone: tokens {zone.start} to {zone.end - 1} of {n} ({zone.fraction:.0%} of the "
+        f"prompt) get less than {zone.threshold:g} of an even share, {zone.mean_density:.2g} of it "
+        f"on average; the quietest place is at {zone.argmin / max(1, n - 1):.0%} of the prompt."
+    )
+
+
+def _advice(zone: DeadZone, n: int) -> str:
+    margin = max(1.0, _MARGIN * n)
+    before, after = zone.start > margin, zone.end < n - margin
+    if before and after:
+        return f"Put what matters before token {zone.start} or after token {zone.end - 1}."
+    if before:
+        return f"Put what matters before token {zone.start}, and the question at the very end."
+    if after:
+        return f"Put what matters after token {zone.end - 1}."
+    return "Apart from single tokens at the ends, no place in this prompt is heard well."

@@ -1,0 +1,259 @@
+"""Theory from architecture parameters alone: from wire request to theory and back."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from service.contract.curves import Collapse, DeadZone, Force, Shape
+from service.contract.errors import InvalidRequest
+from service.contract.rollouts import (
+    CesaroReport,
+    DepthWidth,
+    KernelMonotonicity,
+    RolloutName,
+    RolloutPrediction,
+    RolloutRequest,
+    RolloutResponse,
+)
+from service.theory import cesaro, rollout, second_moment_architecture, shape
+from service.theory.curve import Curve
+from service.theory.kernels import Kernel
+from service.usecases.rollout_inputs import Inputs, check_work, resolve
+from service.usecases.rollout_summary import summarise
+
+F64 = npt.NDArray[np.float64]
+_DENSITY_POINTS = 100
+_MONOTONE_TOLERANCE = 1e-9
+_HALF = 0.5
+
+
+def compute(request: RolloutRequest) -> RolloutResponse:
+    """Every curve and diagnosis that the request asks for. Pure; takes milliseconds to seconds.
+
+    Raises:
+        InvalidRequest: fields do not fit each other; names the field.
+        TooLarge: length x layers x heads x rollouts is above the limit; names it.
+    """
+    inputs = resolve(request)
+    names = _names(inputs)
+    curves = _Curves(inputs)
+    _check(inputs, names)
+    predictions: dict[str, RolloutPrediction] = {
+        name: _prediction(curves.of(name), request) for name in names
+    }
+    main = curves.main
+    report = _cesaro(inputs)
+    collapse = rollout.collapse(
+        curves.kernels_content,
+        inputs.mixing,
+        main,
+        causal=request.mask.type == "causal",
+        diverges=inputs.diverges,
+    )
+    forces = rollout.forces(curves.after_each_force())
+    return RolloutResponse(
+        architecture=request.architecture,
+        sequence_length=inputs.length,
+        layers=inputs.layers,
+        heads=inputs.heads,
+        bins=request.bins,
+        predictions=predictions,
+        forces=[_force(force, request) for force in forces],
+        collapse=Collapse(**dataclasses.asdict(collapse)),
+        cesaro=report,
+        monotone=_monotone(inputs),
+        summary=summarise(inputs, main, _zone(main, request), report),
+        assumptions=list(inputs.assumptions),
+    )
+
+
+class _Curves:
+    """Curves by name, each computed once."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self._inputs = inputs
+        self._found: dict[str, F64] = {}
+
+    @cached_property
+    def kernels(self) -> list[Kernel]:
+        return self._inputs.kernels(content=False)
+
+    @cached_property
+    def kernels_content(self) -> list[Kernel]:
+        return self._inputs.kernels(content=True) if self._inputs.has_content else self.kernels
+
+    @property
+    def main(self) -> F64:
+        """The curve that uses everything the request says."""
+        return self.of("residual_content")
+
+    def of(self, name: RolloutName) -> F64:
+        if not self._inputs.has_content and name in {"residual_content", "measured_kernel"}:
+            name = "residual"
+        if name not in self._found:
+            self._found[name] = self._compute(name)
+        return self._found[name]
+
+    def after_each_force(self) -> list[tuple[rollout.ForceName, F64]]:
+        inputs = self._inputs
+        uniform = [inputs.uniform()] * inputs.layers
+        alone = rollout.rollout(uniform, np.ones(inputs.layers))
+        residual = rollout.rollout(uniform, inputs.mixing)
+        return [
+            ("causal_mask", alone),
+            ("residual", residual),
+            ("positional_encoding", self.of("residual")),
+            ("content", self.main),
+        ]
+
+    def _compute(self, name: RolloutName) -> F64:
+        inputs = self._inputs
+        if name == "attention_only":
+            return rollout.rollout(self.kernels, np.ones(inputs.layers))
+        if name == "half_residual":
+            return rollout.rollout(self.kernels, np.full(inputs.layers, _HALF))
+        if name == "residual_content":
+            return rollout.rollout(self.kernels_content, inputs.mixing)
+        if name == "cesaro":
+            return cesaro.finite(inputs.length, inputs.layers, _mean_mixing(inputs))
+        if name == "second_moment":
+            return _second_moment(inputs)
+        return rollout.rollout(self.kernels, inputs.mixing)
+
+
+def _names(inputs: Inputs) -> list[RolloutName]:
+    asked = inputs.request.predictions
+    if asked is not None:
+        return asked
+    names: list[RolloutName] = ["attention_only", "residual"]
+    if inputs.has_content:
+        names.append("residual_content")
+    if inputs.kernel.type == "measured":
+        names.append("measured_kernel")
+    return [*names, "cesaro"]
+
+
+def _check(inputs: Inputs, names: list[RolloutName]) -> None:
+    if "measured_kernel" in names and inputs.kernel.type != "measured":
+        raise InvalidRequest(
+            "`measured_kernel` needs kernel type `measured`, or a profile of a model",
+            field="predictions",
+        )
+    if "second_moment" in names:
+        _check_second_moment(inputs)
+    distinct = {"residual", *names} | ({"residual_content"} if inputs.has_content else set())
+    if not inputs.has_content:
+        distinct -= {"residual_content", "measured_kernel"}
+    check_work(
+        inputs,
+        len(distinct - {"cesaro", "second_moment"}),
+        second_moment="second_moment" in names,
+    )
+
+
+def _check_second_moment(inputs: Inputs) -> None:
+    spec = inputs.kernel
+    plain = spec.type in {"uniform", "alibi"} and spec.window is None
+    even = spec.head_weights is None or len(set(spec.head_weights)) == 1
+    if not plain or not even or inputs.request.mask.type != "causal":
+        raise InvalidRequest(
+            "`second_moment` needs causal uniform or ALiBi kernels without a window, and equal "
+            "head weights",
+            field="predictions",
+        )
+    mlp = inputs.request.gains.mlp
+    if isinstance(mlp, list) and len(mlp) != inputs.layers:
+        raise InvalidRequest(
+            f"`gains.mlp` must be one number or one per layer ({inputs.layers})",
+            field="gains.mlp",
+        )
+
+
+def _second_moment(inputs: Inputs) -> F64:
+    slopes = np.zeros((1, inputs.heads)) if inputs.slopes is None else inputs.slopes
+    temperature = inputs.kernel.temperature
+    shape_ = (inputs.layers, inputs.heads)
+    return second_moment_architecture.from_architecture(
+        inputs.length,
+        inputs.layers,
+        inputs.layer_mixing,
+        slopes=np.broadcast_to(slopes, shape_) / temperature,
+        diagonal=np.broadcast_to(inputs.diagonal, shape_) / temperature,
+        mlp_gain=inputs.request.gains.mlp,
+        mlp_coherence=inputs.request.gains.mlp_coherence,
+    )
+
+
+def _mean_mixing(inputs: Inputs) -> float:
+    return float(np.clip(inputs.mixing.mean(), 0.0, 1.0))
+
+
+def _cesaro(inputs: Inputs) -> CesaroReport:
+    layers, a, threshold = inputs.layers, _mean_mixing(inputs), inputs.request.threshold
+    positions = np.arange(1, _DENSITY_POINTS + 1) / _DENSITY_POINTS
+    density, atom = cesaro.density(positions, layers, a)
+    parts = cesaro.decompose(layers, a, threshold)
+    depths = sorted({2**k for k in range(layers.bit_length())} | {layers})
+    widths = cesaro.width_by_depth(depths, a, threshold)
+    return CesaroReport(
+        layers=layers,
+        a=a,
+        positions=positions.tolist(),
+        density=density.tolist(),
+        atom=atom,
+        primacy_tail_mass=parts.primacy_tail_mass,
+        dead_zone_mass=parts.dead_zone_mass,
+        dead_zone_start=parts.dead_zone_start,
+        dead_zone_width=parts.dead_zone_width,
+        floor=parts.floor,
+        attention_only_dead_zone_start=cesaro.dead_zone_boundary(layers, threshold),
+        width_by_depth=[
+            DepthWidth(layers=depth, width=width)
+            for depth, width in zip(depths, widths.tolist(), strict=True)
+        ],
+    )
+
+
+def _monotone(inputs: Inputs) -> list[KernelMonotonicity] | None:
+    if inputs.kernel.matrices is None:
+        return None
+    found = []
+    for layer, matrix in enumerate(inputs.kernel.matrices):
+        violation = rollout.monotone_violation(matrix)
+        found.append(
+            KernelMonotonicity(
+                layer=layer, violation=violation, monotone=violation <= _MONOTONE_TOLERANCE
+            )
+        )
+    return found
+
+
+def _prediction(influence: F64, request: RolloutRequest) -> RolloutPrediction:
+    found = shape.shape(influence)
+    fields = dataclasses.asdict(found)
+    return RolloutPrediction(
+        influence=_binned(influence, request),
+        mean_position=Curve(influence).mean_position(),
+        dead_zone=_zone(influence, request),
+        shape=Shape(class_=fields.pop("name"), **fields),
+    )
+
+
+def _zone(influence: F64, request: RolloutRequest) -> DeadZone | None:
+    zone = shape.dead_zone(influence, threshold=request.threshold)
+    return None if zone is None else DeadZone(**dataclasses.asdict(zone))
+
+
+def _force(force: rollout.Force, request: RolloutRequest) -> Force:
+    fields = {f.name: getattr(force, f.name) for f in dataclasses.fields(force)}
+    fields["influence"] = _binned(force.influence, request)
+    return Force(**fields)
+
+
+def _binned(influence: F64, request: RolloutRequest) -> list[float]:
+    values = influence if request.bins is None else Curve(influence).bins(request.bins)
+    return [float(value) for value in values.tolist()]
