@@ -27,7 +27,7 @@ from service.api.problems import (
     on_lacuna_error,
     on_media_type,
 )
-from service.api.routes import comparisons, health, jobs, models, placements, profiles
+from service.api.routes import comparisons, health, jobs, models, placements, profiles, rollouts
 from service.contract.errors import LacunaError
 from service.settings import Settings
 from service.store.connection import connect_async
@@ -96,7 +96,7 @@ def create_app(settings: Settings) -> Gateway:
             HTTPException: on_http_exception,
         },
     )
-    for routes in (profiles, jobs, placements, comparisons, models, health):
+    for routes in (profiles, jobs, rollouts, placements, comparisons, models, health):
         app.include_router(routes.router)
     docs.mount(app)
     return app
