@@ -1,0 +1,81 @@
+"""The ranker in Haystack's own hands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("haystack", reason="haystack-ai is not installed")
+
+from haystack import Document, Pipeline
+from haystack.utils import Secret
+
+import lacuna.haystack
+from lacuna import AsyncClient, Client
+from lacuna.haystack import LacunaRanker
+
+
+def documents(n: int = 4) -> list[Document]:
+    return [Document(id=f"d{i}", content=f"text {i}", score=1.0 / (i + 1)) for i in range(n)]
+
+
+def ids(found: list[Document]) -> list[str]:
+    return [one.id for one in found]
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch, reversing: Any) -> None:
+    """Clients that the component makes talk to the fake service."""
+
+    def blocking(url: str, **options: Any) -> Client:
+        return Client(url, transport=httpx.MockTransport(reversing), **options)
+
+    def asynchronous(url: str, **options: Any) -> AsyncClient:
+        return AsyncClient(url, transport=httpx.MockTransport(reversing), **options)
+
+    monkeypatch.setattr(lacuna.haystack, "Client", blocking)
+    monkeypatch.setattr(lacuna.haystack, "AsyncClient", asynchronous)
+
+
+@pytest.mark.usefixtures("served")
+def test_it_runs_in_a_pipeline_and_changes_nothing() -> None:
+    pipeline = Pipeline()
+    pipeline.add_component("ranker", LacunaRanker(options={"model": "gpt2"}))
+    given = documents()
+    result = pipeline.run({"ranker": {"documents": given}})["ranker"]["documents"]
+    assert ids(result) == ["d3", "d2", "d1", "d0"]
+    assert given == documents()
+
+
+@pytest.mark.usefixtures("served")
+async def test_it_runs_in_a_pipeline_without_blocking() -> None:
+    pipeline = Pipeline()
+    pipeline.add_component("ranker", LacunaRanker(options={"model": "gpt2"}))
+    result = await pipeline.run_async({"ranker": {"documents": documents()}})
+    assert ids(result["ranker"]["documents"])[0] == "d3"
+
+
+def test_pipelines_can_be_saved_and_loaded() -> None:
+    ranker = LacunaRanker(
+        "http://elsewhere", Secret.from_env_var("LACUNA_KEY"), options={"model": "gpt2"}
+    )
+    pipeline = Pipeline()
+    pipeline.add_component("ranker", ranker)
+    loaded = Pipeline.loads(pipeline.dumps(), allowed_modules=["lacuna.haystack"]).get_component(
+        "ranker"
+    )
+    assert isinstance(loaded, LacunaRanker)
+    assert loaded.to_dict() == ranker.to_dict()
+
+
+def test_away_keeps_the_order() -> None:
+    ranker = LacunaRanker("http://127.0.0.1:9", retries=0, timeout=1.0, options={"model": "gpt2"})
+    with pytest.warns(RuntimeWarning, match="Lacuna is away"):
+        assert ids(ranker.run(documents())["documents"]) == ["d0", "d1", "d2", "d3"]
+
+
+def test_documents_without_text_are_refused() -> None:
+    with pytest.raises(ValueError, match="not textual"):
+        LacunaRanker().run([Document(id="d0"), Document(id="d1")])

@@ -1,0 +1,65 @@
+"""The document transformer in LangChain's own hands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("langchain_core", reason="langchain-core is not installed")
+
+from langchain_core.documents import BaseDocumentTransformer, Document
+from langchain_core.runnables import RunnableLambda
+
+from lacuna.langchain import LacunaReorder
+
+
+def documents(n: int = 4) -> list[Document]:
+    return [
+        Document(page_content=f"text {i}", metadata={"relevance_score": 1.0 / (i + 1)})
+        for i in range(n)
+    ]
+
+
+def test_it_is_a_document_transformer_that_changes_nothing(client: Any, reversing: Any) -> None:
+    reorder = LacunaReorder(client(reversing), model="gpt2")
+    assert isinstance(reorder, BaseDocumentTransformer)
+    given = documents()
+    before = [document.model_copy(deep=True) for document in given]
+    result = reorder.transform_documents(given)
+    assert list(result) == before[::-1]
+    assert given == before
+    assert result is not given
+    assert all(one is other for one, other in zip(result, given[::-1], strict=True))
+
+
+async def test_async_awaits_or_leaves_the_loop(
+    client: Any, async_client: Any, reversing: Any
+) -> None:
+    for placer in (client(reversing), async_client(reversing)):
+        result = await LacunaReorder(placer, model="gpt2").atransform_documents(documents())
+        assert list(result) == documents()[::-1]
+
+
+def test_it_runs_in_a_chain(client: Any, reversing: Any) -> None:
+    reorder = LacunaReorder(client(reversing), model="gpt2")
+    chain = RunnableLambda(lambda _: documents(3)) | reorder.transform_documents
+    assert chain.invoke("question") == documents(3)[::-1]
+
+
+def test_documents_without_scores_count_best_first(client: Any, reversing: Any) -> None:
+    plain = tuple(Document(page_content=str(i)) for i in range(3))
+    result = LacunaReorder(client(reversing), model="gpt2").transform_documents(plain)
+    assert [document.page_content for document in result] == ["2", "1", "0"]
+
+
+def test_away_keeps_the_order(client: Any, unreachable: Any) -> None:
+    reorder = LacunaReorder(client(unreachable, retries=0), model="gpt2")
+    with pytest.warns(RuntimeWarning, match="Lacuna is away"):
+        assert list(reorder.transform_documents(documents())) == documents()
+
+
+def test_none_and_one(client: Any, unreachable: Any) -> None:
+    reorder = LacunaReorder(client(unreachable, retries=0), model="gpt2")
+    assert list(reorder.transform_documents([])) == []
+    assert list(reorder.transform_documents(documents(1))) == documents(1)

@@ -1,0 +1,61 @@
+"""The node postprocessor in LlamaIndex's own hands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("llama_index.core", reason="llama-index-core is not installed")
+
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+
+from lacuna import LacunaError
+from lacuna.llama_index import LacunaReorder
+
+
+def nodes(n: int = 4, *, scores: bool = True) -> list[NodeWithScore]:
+    return [
+        NodeWithScore(
+            node=TextNode(id_=f"n{i}", text=f"text {i}"), score=0.1 * i if scores else None
+        )
+        for i in range(n)
+    ]
+
+
+def ids(found: list[NodeWithScore]) -> list[str]:
+    return [one.node.node_id for one in found]
+
+
+def test_it_is_a_postprocessor_that_changes_nothing(client: Any, reversing: Any) -> None:
+    reorder = LacunaReorder(client(reversing), model="gpt2")
+    assert isinstance(reorder, BaseNodePostprocessor)
+    given = nodes()
+    result = reorder.postprocess_nodes(given, query_bundle=QueryBundle("question"))
+    assert ids(result) == ["n3", "n2", "n1", "n0"]
+    assert ids(given) == ["n0", "n1", "n2", "n3"]
+    assert result[0] is given[3]
+    assert given[3].score == pytest.approx(0.3)
+
+
+async def test_async_awaits_or_leaves_the_loop(
+    client: Any, async_client: Any, reversing: Any
+) -> None:
+    for placer in (client(reversing), async_client(reversing)):
+        reorder = LacunaReorder(placer, model="gpt2")
+        assert ids(await reorder.apostprocess_nodes(nodes(), query_str="q"))[0] == "n3"
+
+
+def test_nodes_without_scores_count_best_first(client: Any, reversing: Any) -> None:
+    reorder = LacunaReorder(client(reversing), model="gpt2")
+    assert ids(reorder.postprocess_nodes(nodes(3, scores=False))) == ["n2", "n1", "n0"]
+    mixed = nodes(2) + nodes(1, scores=False)
+    with pytest.raises(LacunaError, match="no score"):
+        reorder.postprocess_nodes(mixed)
+
+
+def test_away_keeps_the_order(client: Any, unreachable: Any) -> None:
+    reorder = LacunaReorder(client(unreachable, retries=0), model="gpt2")
+    with pytest.warns(RuntimeWarning, match="Lacuna is away"):
+        assert ids(reorder.postprocess_nodes(nodes())) == ["n0", "n1", "n2", "n3"]
