@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import redis
+from redis.commands.core import Script
 
 from service.contract.jobs import Failure
 from service.contract.models import WorkerModels
@@ -79,12 +80,15 @@ class ClaimStore:
         self.name = name
         self.queues = tuple(queues)
         self.lease = lease
+        self._scripts: dict[ScriptName, Script] = {}
         self._lease_us = int(lease * 1e6)
         self._max_attempts = max_attempts
         self._ttl_ms = max(1, int(job_ttl * 1e3))
 
     def _run(self, name: ScriptName, *arguments: str | bytes | int) -> Any:
-        script = self.client.register_script(source(name))
+        script = self._scripts.get(name)
+        if script is None:
+            script = self._scripts[name] = self.client.register_script(source(name))
         return script(keys=ROUTE, args=list(arguments))
 
     def wait(self, seconds: float = BLOCK_SECONDS) -> bool:
@@ -157,10 +161,13 @@ class ClaimStore:
         """
         if not self.client.set(keys.HOUSEKEEPER, self.name, nx=True, ex=60):
             return 0
-        mended = 0
-        for key in self.client.scan_iter(match=f"{keys.JOB}*", count=500):
-            mended += int(self._run("mend", key.decode().removeprefix(keys.JOB)))
-        return mended
+        mended, cursor = 0, 0
+        while True:
+            cursor, found = self.client.scan(cursor, match=f"{keys.JOB}*", count=500)
+            ids = [key.decode().removeprefix(keys.JOB) for key in cast("list[bytes]", found)]
+            mended += int(self._run("mend", *ids))
+            if cursor == 0:
+                return mended
 
     def announce(self, facts: WorkerModels, ttl: float) -> None:
         """Tell the gateways that this worker lives and what it offers, good for `ttl` seconds."""

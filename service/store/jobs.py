@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -154,15 +155,16 @@ class JobStore:
             JobNotFound: there is none.
         """
         last: Job | None = None
-        async for job in self._watcher.follow(job_id):
-            # The estimate moves with every look; that alone is no event.
-            news = job.model_copy(update={"eta_seconds": None})
-            if news == last:
-                continue
-            last = news
-            yield job
-            if job.state in TERMINAL:
-                return
+        async with contextlib.aclosing(self._watcher.follow(job_id)) as looks:
+            async for job in looks:
+                # The estimate moves with every look; that alone is no event.
+                news = job.model_copy(update={"eta_seconds": None})
+                if news == last:
+                    continue
+                last = news
+                yield job
+                if job.state in TERMINAL:
+                    return
         if last is None:
             raise _not_found(job_id)
 

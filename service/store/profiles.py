@@ -11,12 +11,13 @@ from typing import Any, cast
 
 import redis
 import redis.asyncio
+from redis.commands.core import AsyncScript
 
 from service.contract.errors import InvalidRequest, ProfileNotFound, StoreUnavailable
 from service.contract.profiles import ProfilePage, ProfileSummary
 from service.store import keys
 from service.store.connection import translated
-from service.store.scripts import ROUTE, source
+from service.store.scripts import ROUTE, ScriptName, source
 
 _PARTS = ("body", "envelope", "summary")
 _Rows = list[tuple[str, int]]
@@ -70,13 +71,15 @@ class ProfileStore:
 
     def __init__(self, client: redis.asyncio.Redis, *, job_ttl: float = 7 * 86_400.0) -> None:
         self._client = client
+        self._scripts: dict[ScriptName, AsyncScript] = {}
         self._ttl_ms = max(1, int(job_ttl * 1e3))
 
-    async def _run(self, name: Any, *arguments: str | int) -> Any:
+    async def _run(self, name: ScriptName, *arguments: str | int) -> Any:
         with translated():
-            return await self._client.register_script(source(name))(
-                keys=ROUTE, args=list(arguments)
-            )
+            script = self._scripts.get(name)
+            if script is None:
+                script = self._scripts[name] = self._client.register_script(source(name))
+            return await script(keys=ROUTE, args=list(arguments))
 
     async def get(self, profile_id: str) -> StoredProfile | None:
         """The profile, or None."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 import redis
@@ -59,16 +59,15 @@ class Watcher:
 
     async def wait(self, job_id: str, timeout: float) -> Job | None:
         """The job at its end, or after `timeout` seconds; None when there is none."""
-        job = None
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                async for job in self.follow(job_id):
+            async with asyncio.timeout(timeout), contextlib.aclosing(self.follow(job_id)) as jobs:
+                async for job in jobs:
                     if job.state in TERMINAL:
                         return job
                 return None
         return await self._read(job_id)
 
-    async def follow(self, job_id: str) -> AsyncIterator[Job]:
+    async def follow(self, job_id: str) -> AsyncGenerator[Job]:
         """The job now and after each change; ends when the job is gone.
 
         Raises:

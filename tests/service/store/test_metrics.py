@@ -11,7 +11,7 @@ import redis.asyncio
 
 from service.contract.jobs import Failure
 from service.contract.models import WorkerModels
-from service.store import keys
+from service.store import keys, scripts
 from service.store.claims import ClaimStore, Outcome
 from service.store.jobs import JobStore
 from service.store.metrics import COUNTERS, metrics
@@ -92,8 +92,6 @@ async def test_jobs_of_a_queue_without_workers_move_after_a_while(
     redis_sync: redis.Redis,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from service.store import scripts  # noqa: PLC0415
-
     jobs = JobStore(redis_async)
     cpu = ClaimStore(redis_sync, name="c", queues=["cpu"])
     await jobs.submit(name(1), b"{}", queue="gpu")
@@ -102,6 +100,6 @@ async def test_jobs_of_a_queue_without_workers_move_after_a_while(
     assert cpu.claim() is None
     monkeypatch.setattr(keys, "STRANDED_US", 1)
     scripts.source.cache_clear()
-    cpu.expire()
+    ClaimStore(redis_sync, name="c", queues=["cpu"]).expire()
     scripts.source.cache_clear()
     assert cpu.claim() is not None
