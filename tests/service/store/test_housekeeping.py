@@ -1,0 +1,78 @@
+"""The gateway's background task."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+import redis
+import redis.asyncio
+
+from service import embedded
+from service.contract.errors import StoreUnavailable
+from service.store import keys
+from service.store.claims import ClaimStore, Outcome
+from service.store.connection import check_server, connect, connect_async, durability_problem
+from service.store.housekeeping import keep_house
+from service.store.jobs import JobStore
+from service.store.profiles import ProfileStore
+
+JOB, OTHER, PROFILE = "a" * 32, "b" * 32, "c" * 32
+
+
+async def test_it_sweeps_evicts_and_survives_an_outage(short_dir: Path) -> None:
+    server = embedded.ensure(short_dir, fsync="always")
+    client = connect_async(server.url)
+    jobs, profiles = JobStore(client), ProfileStore(client)
+    claims = ClaimStore(connect(server.url), name="w", queues=["cpu"], lease=0.4)
+    await jobs.submit(JOB, b"{}", queue="cpu")
+    claim = claims.claim()
+    assert claim is not None
+    claims.finish(claim, Outcome(PROFILE, b"x", b"{}", b'{"model": "m"}'))
+    await client.zadd(keys.PROFILES_USED, {PROFILE: 1})
+    await jobs.submit(OTHER, b"{}", queue="cpu")
+    assert claims.claim() is not None
+    task = asyncio.create_task(keep_house(jobs, profiles, lease=0.4, profile_ttl=60))
+    server.close()
+    await asyncio.sleep(0.5)
+    with embedded.ensure(short_dir):
+        end = time.monotonic() + 10
+        while (await jobs.get(OTHER)).state != "queued":
+            assert time.monotonic() < end
+            await asyncio.sleep(0.05)
+        assert not task.done()
+        assert await profiles.get(PROFILE) is None
+        task.cancel()
+        await client.aclose()
+
+
+async def test_leases_are_left_alone_right_after_a_start(
+    redis_async: redis.asyncio.Redis, redis_sync: redis.Redis
+) -> None:
+    """The session's server has been up for less than this lease."""
+    jobs = JobStore(redis_async)
+    claims = ClaimStore(redis_sync, name="w", queues=["cpu"], lease=0.01)
+    await jobs.submit(JOB, b"{}", queue="cpu")
+    claims.claim()
+    await asyncio.sleep(0.05)
+    assert await jobs.sweep(lease=1e6) == 0
+    assert (await jobs.get(JOB)).state == "running"
+
+
+async def test_a_server_is_looked_at(
+    redis_async: redis.asyncio.Redis, redis_sync: redis.Redis
+) -> None:
+    assert await check_server(redis_async, refuse_eviction=True) == []
+    redis_sync.config_set("maxmemory-policy", "allkeys-lfu")
+    try:
+        with pytest.raises(StoreUnavailable, match="allkeys-lfu"):
+            await check_server(redis_async, refuse_eviction=True)
+        problems = await check_server(redis_async, refuse_eviction=False)
+    finally:
+        redis_sync.config_set("maxmemory-policy", "noeviction")
+    assert len(problems) == 1
+    assert "allkeys-lfu" in problems[0]
+    assert durability_problem({"aof_enabled": 1}) is None
+    assert "appendonly" in str(durability_problem({"aof_enabled": 0}))
