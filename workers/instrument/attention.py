@@ -143,6 +143,8 @@ def split_mask(mask: Tensor | None, keys: int) -> tuple[Tensor | None, Tensor | 
     if mask.dtype == torch.bool:
         return mask, None
     visible = mask > _MASKED
+    if visible.dim() == 4 and bool((visible == visible[:, :1]).all()):
+        visible = visible[:, :1]
     biased = bool((mask.masked_fill(~visible, 0) != 0).any())
     return visible, (mask if biased else None)
 

@@ -157,6 +157,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "mamba_n_heads": 4,
             "mamba_d_head": 16,
             "mamba_n_groups": 1,
+            "mamba_chunk_size": 8,
             "mamba_d_state": 16,
             "head_dim": 16,
         },
