@@ -10,7 +10,7 @@ from service.contract.errors import DocumentsUnusable
 from service.contract.profiles import Documents
 from workers.documents import builtin, corpus, inline, random_tokens
 from workers.documents.document_set import DocumentSet
-from workers.documents.tokens import Policy, encode, policy
+from workers.documents.tokens import Policy, policy
 from workers.models.facts import vocabulary
 from workers.models.loaded import LoadedModel
 
@@ -91,7 +91,7 @@ def _bodies(
     if source == "corpus":
         folder = corpus.find(str(spec.name), corpus_dir)
         return corpus.pieces(tokenizer, folder, room, count), ()
-    return builtin.pieces(encode(tokenizer, builtin.text()), room, count), ()
+    return builtin.pieces(builtin.tokens(tokenizer), room, count), ()
 
 
 def _check_vocabulary(ids: torch.Tensor, loaded: LoadedModel) -> None:

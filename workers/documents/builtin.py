@@ -8,12 +8,25 @@ from __future__ import annotations
 
 from functools import cache
 from pydoc_data import topics
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from workers.documents.tokens import encode
+
+_TOKENS: WeakKeyDictionary[Any, list[int]] = WeakKeyDictionary()
 
 
 @cache
 def text() -> str:
     """All topics in alphabetical order, as one text."""
     return "\n\n".join(topics.topics[name] for name in sorted(topics.topics))
+
+
+def tokens(tokenizer: Any) -> list[int]:
+    """The text in a tokenizer's tokens, without special ones; kept while the tokenizer lives."""
+    if tokenizer not in _TOKENS:
+        _TOKENS[tokenizer] = encode(tokenizer, text())
+    return _TOKENS[tokenizer]
 
 
 def pieces(ids: list[int], room: int, count: int) -> list[list[int]]:

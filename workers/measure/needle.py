@@ -1,0 +1,219 @@
+"""The functional curve: how well a fact is recalled, by where in the prompt it stood.
+
+A fact ("The access code of the copper lantern is 58213.") is put at each of several depths of
+unrelated prose, the question for it ends the prompt, and the value's log-probability is read. This
+is the key-value probe of Liu et al. (arXiv 2307.03172) with probabilities in place of right or
+wrong answers, so that small models show a curve too. Forward passes only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from service.contract.errors import DocumentsUnusable, NotFinite
+from workers.documents import builtin
+from workers.documents.tokens import Policy, encode, policy
+from workers.measure import batching, passes
+from workers.models.loaded import LoadedModel
+
+F64 = NDArray[np.float64]
+
+_DRAWS = 1_000
+_LEVEL = 0.95
+_QUALITIES = (
+    "copper", "silver", "wooden", "marble", "velvet", "amber", "crimson", "hollow", "frozen",
+    "painted", "ancient", "narrow", "golden", "broken", "silent", "striped",
+)  # fmt: skip
+_THINGS = (
+    "lantern", "harbour", "cabinet", "bridge", "violin", "garden", "tower", "anchor", "mirror",
+    "ladder", "station", "orchard", "compass", "library", "kettle", "chimney",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NeedleResult:
+    """Recall by depth, bottom of the prompt last.
+
+    Attributes:
+        depths: where the facts began, as a fraction of the prompt, [k], ascending in [0, 1].
+        positions: token offset of the facts, mean over facts, [k].
+        log_probability: of the value, in nats, mean over facts, [k].
+        low, high: 95% bootstrap band over facts, [k].
+        baseline: mean log-probability with no fact in the prompt.
+        by_fact: the log-probabilities, [facts, k].
+        facts: how many.
+    """
+
+    depths: F64
+    positions: F64
+    log_probability: F64
+    low: F64
+    high: F64
+    baseline: float
+    by_fact: F64
+    facts: int
+
+
+@dataclass(frozen=True)
+class _Fact:
+    """Token ids of one fact's parts; `ending` is question and value, `value` the value's share."""
+
+    needle: list[int]
+    ending: list[int]
+    value: int
+
+
+def measure(
+    loaded: LoadedModel,
+    length: int,
+    *,
+    depths: int = 9,
+    facts: int = 8,
+    seed: int = 0,
+    batch_size: int = 0,
+    on_batch: Callable[[int, int], None] | None = None,
+) -> NeedleResult:
+    """Measure recall of `facts` facts at `depths` depths, evenly spread from start to question.
+
+    Args:
+        loaded: a model with its tokenizer.
+        length: tokens the model reads, value included but for its last token.
+        depths: k, at least 2.
+        facts: independent keys and values, each in filler of its own.
+        seed: draws keys, values and filler.
+        batch_size: prompts at once; 0 chooses.
+        on_batch: called with (prompts done, prompts in all).
+
+    Raises:
+        DocumentsUnusable: no tokenizer, or `length` has no room for fact, question and filler.
+        NotFinite: a log-probability is NaN or infinite; names the dtype.
+        OutOfMemory: one prompt does not fit.
+    """
+    if loaded.tokenizer is None:
+        raise DocumentsUnusable(
+            f"`needle`: {loaded.id} has no tokenizer to write a fact with", field="needle"
+        )
+    rules = policy(loaded.tokenizer)
+    drawn = [_fact(loaded.tokenizer, seed, number) for number in range(facts)]
+    _check_room(loaded.tokenizer, rules, drawn, length)
+    filler = builtin.tokens(loaded.tokenizer)
+    prompts, starts = _prompts(rules, drawn, filler, length, depths, seed)
+    values = [fact.value for fact in drawn for _ in range(depths + 1)]
+    scores = _log_probabilities(loaded, prompts, values, batch_size, on_batch)
+    table = scores.reshape(facts, depths + 1)
+    return _result(table[:, :depths], float(table[:, depths].mean()), starts, length, seed)
+
+
+def _fact(tokenizer: Any, seed: int, number: int) -> _Fact:
+    draw = np.random.default_rng((seed, number))
+    key = f"{draw.choice(_QUALITIES)} {draw.choice(_THINGS)}"
+    code = int(draw.integers(10_000, 100_000))
+    question = f"\n\nQuestion: What is the access code of the {key}?\nAnswer: The access code is"
+    # The value's tokens are those behind the question's own: tokenizers may merge at the border.
+    asked, whole = encode(tokenizer, question), encode(tokenizer, f"{question} {code}")
+    shared = _common(asked, whole)
+    needle = encode(tokenizer, f"\n\nThe access code of the {key} is {code}.\n\n")
+    return _Fact(needle=needle, ending=whole, value=len(whole) - shared)
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    pairs = zip(one, other, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+def _check_room(tokenizer: Any, rules: Policy, drawn: Sequence[_Fact], length: int) -> None:
+    longest = max(len(fact.needle) + len(fact.ending) for fact in drawn) - 1
+    needed = len(rules.prefix) + 2 * longest  # at least as much filler as there is signal
+    if length < needed:
+        raise DocumentsUnusable(
+            f"`sequence_length`: {length} tokens have no room for a fact, its question and filler; "
+            f"the needle needs {needed}",
+            field="sequence_length",
+        )
+
+
+def _prompts(
+    rules: Policy,
+    drawn: Sequence[_Fact],
+    filler: Sequence[int],
+    length: int,
+    depths: int,
+    seed: int,
+) -> tuple[Tensor, F64]:
+    """Ids [facts * (depths + 1), length + 1] and the facts' offsets [facts, depths].
+
+    Of each fact first the prompts with the fact, then the one without. Every row ends with the
+    value's last token, which the model does not read.
+    """
+    rows, starts = [], np.zeros((len(drawn), depths))
+    for number, fact in enumerate(drawn):
+        room = length + 1 - len(rules.prefix) - len(fact.ending)
+        prose = list(_stretch(filler, room, (seed, number)))
+        rest = room - len(fact.needle)
+        for step in range(depths):
+            at = round(step * rest / max(1, depths - 1))
+            body = [*prose[:at], *fact.needle, *prose[at:rest]]
+            rows.append([*rules.prefix, *body, *fact.ending])
+            starts[number, step] = len(rules.prefix) + at
+        rows.append([*rules.prefix, *prose, *fact.ending])
+    return torch.tensor(rows, dtype=torch.int64), starts
+
+
+def _stretch(filler: Sequence[int], room: int, key: tuple[int, int]) -> Iterator[int]:
+    """`room` tokens of the corpus from a random place on, around its end if need be."""
+    start = int(np.random.default_rng((*key, 1)).integers(0, len(filler)))
+    return (filler[(start + i) % len(filler)] for i in range(room))
+
+
+def _log_probabilities(
+    loaded: LoadedModel,
+    prompts: Tensor,
+    values: Sequence[int],
+    batch_size: int,
+    on_batch: Callable[[int, int], None] | None,
+) -> F64:
+    """Log-probability [rows] of the last `values[row]` tokens of each row."""
+    found = np.zeros(len(prompts))
+    keep = max(values)
+    # Row r counts position p of the last `keep` when p belongs to its value.
+    mask = torch.arange(keep) >= keep - torch.tensor(values)[:, None]
+
+    def one_batch(first: int, rows: Tensor) -> None:
+        with torch.no_grad(), passes.observed(loaded.model, keep=keep, gradients=False) as seen:
+            logits = passes.logits(loaded.model, rows[:, :-1], seen, keep=keep)
+        wanted = rows[:, -keep:].to(logits.device)
+        tokens = logits.log_softmax(dim=-1).gather(-1, wanted[..., None])[..., 0].double().cpu()
+        counted = mask[first : first + len(rows)]
+        found[first : first + len(rows)] = torch.where(counted, tokens, 0.0).sum(dim=-1).numpy()
+        if on_batch is not None:
+            on_batch(first + len(rows), len(prompts))
+
+    batching.run(loaded, prompts, batching.choose(loaded, prompts, batch_size), one_batch)
+    if not np.isfinite(found).all():
+        raise NotFinite(f"log-probabilities of {loaded.id} are NaN or infinite in {loaded.dtype}")
+    return found
+
+
+def _result(by_fact: F64, baseline: float, starts: F64, length: int, seed: int) -> NeedleResult:
+    draw = np.random.default_rng((seed, len(by_fact), 2))
+    picks = draw.integers(0, len(by_fact), size=(_DRAWS, len(by_fact)))
+    means = by_fact[picks].mean(axis=1)
+    low, high = np.quantile(means, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2], axis=0)
+    positions = starts.mean(axis=0)
+    return NeedleResult(
+        depths=positions / length,
+        positions=positions,
+        log_probability=by_fact.mean(axis=0),
+        low=np.asarray(low, dtype=np.float64),
+        high=np.asarray(high, dtype=np.float64),
+        baseline=baseline,
+        by_fact=by_fact,
+        facts=len(by_fact),
+    )
