@@ -27,13 +27,15 @@ from service.api.problems import (
     on_lacuna_error,
     on_media_type,
 )
-from service.api.routes import comparisons, health, jobs, models, placements, profiles, rollouts
+from service.api.routes import comparisons, health, jobs, models, page, placements, profiles, rollouts
 from service.contract.errors import LacunaError
 from service.settings import Settings
 from service.store.connection import connect_async
 from service.store.jobs import JobStore
 from service.store.profiles import ProfileStore
+from service.store.tokenizers import TokenizerStore
 from service.usecases.profiles import Policy, Profiles
+from service.usecases.token_counts import TokenCounts
 
 log = logging.getLogger("lacuna.api")
 DESCRIPTION = (
@@ -96,7 +98,7 @@ def create_app(settings: Settings) -> Gateway:
             HTTPException: on_http_exception,
         },
     )
-    for routes in (profiles, jobs, rollouts, placements, comparisons, models, health):
+    for routes in (profiles, jobs, rollouts, placements, comparisons, models, health, page):
         app.include_router(routes.router)
     docs.mount(app)
     return app
@@ -125,6 +127,7 @@ def _services(settings: Settings, metrics: Metrics, memory: Memory) -> Services:
             client=client,
             policy=Policy(settings.allowed_models, settings.max_cost),
         ),
+        tokens=TokenCounts(TokenizerStore(client)),
         memory=memory,
         metrics=metrics,
         pool=ThreadPoolExecutor(settings.theory_threads, thread_name_prefix="theory"),

@@ -21,6 +21,7 @@ from service.render import profile_png, profile_svg
 from service.settings import Settings
 from service.usecases import views
 from service.usecases.profiles import Profiles
+from service.usecases.token_counts import TokenCounts
 
 T = TypeVar("T")
 _WAIT = re.compile(r"""wait\s*=\s*"?(\d{1,6})"?""", re.IGNORECASE)
@@ -37,6 +38,7 @@ class Services:
     settings: Settings
     client: redis.asyncio.Redis
     profiles: Profiles
+    tokens: TokenCounts
     memory: Memory
     metrics: Metrics
     pool: Executor

@@ -16,6 +16,7 @@ may touch any of them. The Lua scripts get these names from `lua_header`; none i
     {lacuna}:profiles:used           zset     profile ids by last use (µs): what to evict first
     {lacuna}:profiles:model:<model>  zset     the newest-first index of one model
     {lacuna}:profiles:bytes          string   sum of the sizes of all profiles
+    {lacuna}:tokenizer:<digest>      string   a tokenizer.json, compressed; expires when unused
     {lacuna}:worker:<name>           string   JSON of what a live worker offers; has a TTL
     {lacuna}:workers:<queue>         zset     a queue's workers by when they count as gone (µs)
     {lacuna}:stats                   hash     counters and histograms since the store was created
@@ -48,6 +49,7 @@ PROFILES: Final = f"{PREFIX}:profiles"
 PROFILES_USED: Final = f"{PREFIX}:profiles:used"
 PROFILES_MODEL: Final = f"{PREFIX}:profiles:model:"
 PROFILES_BYTES: Final = f"{PREFIX}:profiles:bytes"
+TOKENIZER: Final = f"{PREFIX}:tokenizer:"
 WORKER: Final = f"{PREFIX}:worker:"
 WORKERS: Final = f"{PREFIX}:workers:"
 STATS: Final = f"{PREFIX}:stats"
@@ -89,6 +91,11 @@ def leased(queue: QueueName) -> str:
 def wake(queue: QueueName) -> str:
     """Key of the list on which a queue's idle workers block."""
     return f"{WAKE}{queue}"
+
+
+def tokenizer(name: str) -> str:
+    """Key of a tokenizer by its digest."""
+    return f"{TOKENIZER}{name}"
 
 
 def worker(name: str) -> str:
