@@ -23,6 +23,7 @@ from service.store.claims import ClaimStore
 from service.store.connection import connect, durability_problem, is_outage, policy_problem
 from service.store.keys import QueueName
 from service.store.profiles import StoredProfile, read_profile
+from service.store.tokenizers import publish_tokenizer
 from workers.faults import EXIT_CONFIG
 from workers.loop import Handler, Worker
 from workers.pending import PendingResults
@@ -115,7 +116,14 @@ def _profile_handler(settings: Settings) -> Handler:
                 raise
             return None
 
-    handler: Handler = ProfileHandler(settings, profile_exists)
+    def publish(document: str) -> None:
+        # Serves texts in placements alone: no reason to lose a profile.
+        try:
+            publish_tokenizer(client, document)
+        except (redis.RedisError, OSError) as error:
+            log.warning("the tokenizer was not published", extra={"why": str(error)[:200]})
+
+    handler: Handler = ProfileHandler(settings, profile_exists, publish)
     return handler
 
 

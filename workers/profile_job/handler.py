@@ -49,14 +49,19 @@ class ProfileHandler:
     Args:
         settings: of this worker.
         profile_exists: the stored profile of an id, if there is one: the work is then spared.
+        publish_tokenizer: offers a loaded model's tokenizer.json to the gateways.
     """
 
     def __init__(
-        self, settings: Settings, profile_exists: Callable[[str], StoredProfile | None]
+        self,
+        settings: Settings,
+        profile_exists: Callable[[str], StoredProfile | None],
+        publish_tokenizer: Callable[[str], None] | None = None,
     ) -> None:
         torch.set_num_threads(settings.torch_threads)
         self._settings = settings
         self._exists = profile_exists
+        self._publish_tokenizer = publish_tokenizer
         self._options = LoadOptions.from_settings(settings)
         self._models = ModelCache(self._options)
         self._instruments: WeakKeyDictionary[PreTrainedModel, Instrumentation] = WeakKeyDictionary()
@@ -82,6 +87,8 @@ class ProfileHandler:
         started = time.perf_counter()
         loaded = self._models.get(request)
         self._warm = tuple(self._models.warm())
+        if self._publish_tokenizer is not None and loaded.tokenizer_json is not None:
+            self._publish_tokenizer(loaded.tokenizer_json)
         instrumentation = self._instrument(loaded)
         load_seconds = time.perf_counter() - started
         step(0.04, "reading the documents")
