@@ -17,6 +17,15 @@ from pydantic.json_schema import models_json_schema
 from service.api.bodies import REQUEST_MODELS
 from service.api.problems import MEDIA_TYPE, STATUS, Problem
 
+_EVENT = {
+    "type": "object",
+    "description": "One event of the stream; `event` is the job's state, `data` the Job as JSON.",
+    "properties": {
+        "event": {"type": "string"},
+        "id": {"type": "string"},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    },
+}
 REF = "#/components/schemas/{model}"
 FOLDER = Path(__file__).parents[2] / "openapi"
 """Present in a checkout; an installed package serves the same document without examples."""
@@ -77,9 +86,9 @@ def _finish(path: str, method: str, operation: dict[str, Any]) -> None:
         .replace("-", "_")
     )
     for given in operation["responses"].values():
-        # OpenAPI 3.1, which most tools read, has no `itemSchema` for the events of a stream.
+        # OpenAPI 3.1, which most tools read, has no `itemSchema`: describe one event.
         if "text/event-stream" in given.get("content", {}):
-            given["content"]["text/event-stream"] = {"schema": {"type": "string"}}
+            given["content"]["text/event-stream"] = {"schema": _EVENT}
     answer = operation["responses"].get("422", {}).get("content", {})
     if "application/json" in answer:  # FastAPI's own validation error, which we never send
         operation["responses"]["422"] = _problem(422)

@@ -195,7 +195,8 @@ def invalid(scope: Scope, errors: Sequence[tuple[str, str]]) -> Response:
     """A 422 that names its fields."""
     field, message = errors[0]
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return problem(scope, "invalid_request", f"{field}: {message}{more}", errors=errors)
+    detail = message if message.startswith("`") else f"{field}: {message}"
+    return problem(scope, "invalid_request", detail + more, errors=errors)
 
 
 def field_errors(items: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
