@@ -26,6 +26,8 @@ _Slope = Annotated[float, Field(ge=0, le=MAX_SLOPE)]
 _Logit = Annotated[float, Field(ge=-MAX_LOGIT, le=MAX_LOGIT)]
 _Slopes = Annotated[list[_Slope], Field(min_length=1, max_length=MAX_LAYERS)]
 _Logits = Annotated[list[_Logit], Field(min_length=1, max_length=MAX_LAYERS)]
+_SlopesByLayer = Annotated[list[_Slopes], Field(min_length=1, max_length=MAX_LAYERS)]
+_LogitLists = Annotated[list[_Logits], Field(min_length=1, max_length=MAX_LAYERS)]
 _Row = Annotated[list[Fraction], Field(min_length=1, max_length=MAX_LENGTH)]
 
 
@@ -92,12 +94,12 @@ class KernelSpec(Wire):
 
     type: Literal["uniform", "alibi", "window", "distance", "measured"] = "uniform"
     """`window` is a sliding window, with ALiBi where `slopes` are given."""
-    slopes: Literal["standard", "geometric"] | _Slopes | list[_Slopes] | None = None
+    slopes: Literal["standard", "geometric"] | _Slopes | _SlopesByLayer | None = None
     """ALiBi slopes: `standard` (as published), `geometric` (2^(-8(h+1)/heads) for any number of
     heads), one per head, one per layer, or one list per layer. Default: `standard` for `alibi`."""
     window: int | None = Field(default=None, ge=1, le=MAX_LENGTH)
     """Tokens seen, including the token itself."""
-    bias: _Logits | list[_Logits] | None = None
+    bias: _Logits | _LogitLists | None = None
     """For `distance`: logits at distances 0, 1, ...; or one list per head. The last one holds
     for all longer distances."""
     sink_bias: _Logit | None = None
@@ -148,7 +150,7 @@ class MaskSpec(Wire):
 class ContentSpec(Wire):
     """Mean pre-softmax content logits."""
 
-    diagonal: _Logit | _Logits | list[_Logits] = 0.0
+    diagonal: _Logit | _Logits | _LogitLists = 0.0
     """Logit of a token with itself, less its mean with others: one number, one per head, one per
     layer, or one list of heads per layer."""
     scale: float = Field(default=1.0, ge=0, le=1e3)
