@@ -1,0 +1,94 @@
+// Building blocks of the page: elements, numbers in words, announcements. Text is only ever set as
+// text, never as markup.
+
+export const byId = (id) => document.getElementById(id);
+
+/** An element with properties and children; `class`, `for` and `aria-*` are set as attributes. */
+export function h(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === undefined || value === null) continue;
+    if (name in element && !name.includes("-")) element[name] = value;
+    else element.setAttribute(name, value);
+  }
+  element.append(...children.filter((child) => child !== null));
+  return element;
+}
+
+/** Says something to who cannot see the change. */
+export function announce(text) {
+  byId("live").textContent = text;
+}
+
+/** A number of about `digits` significant digits. */
+export function number(value, digits = 3) {
+  if (value === null || value === undefined) return "–";
+  if (value !== 0 && Math.abs(value) < 1e-3) return value.toExponential(1);
+  return String(Number(value.toPrecision(digits)));
+}
+
+export function percent(share) {
+  if (share === null || share === undefined) return "–";
+  if (share !== 0 && Math.abs(share) < 5e-4) return share > 0 ? "<0.1%" : ">-0.1%";
+  return `${number(100 * share)}%`;
+}
+
+export const signed = (value) => (value > 0 ? "+" : "") + number(value);
+
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+  return `${number(seconds / 3600, 2)} h`;
+}
+
+/** "16–137 (47%)", or "none". */
+export function zoneText(zone) {
+  return zone ? `${zone.start}–${zone.end} (${percent(zone.fraction)})` : "none";
+}
+
+export const words = (name) => (name === "u_shaped" ? "U-shaped" : name.replaceAll("_", " "));
+
+/** Terms with their values, as tiles. */
+export function tiles(list, pairs) {
+  list.replaceChildren(
+    ...pairs.map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, value))),
+  );
+}
+
+/** A table from a caption, column names and rows of cells (strings, numbers or elements). */
+export function table(caption, columns, rows) {
+  const numeric = columns.map((_, at) => rows.length > 0 && rows.every((row) => typeof row[at] === "number"));
+  const align = (at) => (numeric[at] ? { class: "number" } : {});
+  const cell = (value, at) =>
+    h("td", align(at), typeof value === "number" ? number(value) : (value ?? "–"));
+  return h(
+    "table",
+    {},
+    h("caption", {}, caption),
+    h("thead", {}, h("tr", {}, ...columns.map((name, at) => h("th", { scope: "col", ...align(at) }, name)))),
+    h("tbody", {}, ...rows.map((row) => h("tr", {}, ...row.map(cell)))),
+  );
+}
+
+/** Shows a failure beside its form, and marks the fields that it names. */
+export function showError(box, error, form = null) {
+  for (const field of form?.querySelectorAll("[aria-invalid]") ?? []) {
+    field.removeAttribute("aria-invalid");
+    if (field.getAttribute("aria-errormessage") === box.id) field.removeAttribute("aria-errormessage");
+  }
+  box.hidden = error === null;
+  if (error === null) return;
+  const lines = error.errors?.length
+    ? error.errors.map((item) => `${item.field}: ${item.message}`)
+    : [error.message];
+  box.replaceChildren(...lines.map((line) => h("p", {}, line)));
+  for (const item of error.errors ?? []) {
+    const field = form?.elements.namedItem(item.field.split(".").pop());
+    if (field instanceof HTMLElement) {
+      field.setAttribute("aria-invalid", "true");
+      field.setAttribute("aria-errormessage", box.id);
+      field.focus();
+    }
+  }
+}

@@ -1,0 +1,199 @@
+// One profile: curves, dead zone, mixing, forces, agreement.
+
+import { get } from "./api.js";
+import { Chart, swatch } from "./charts.js";
+import { byId, h, number, percent, signed, table, tiles, words, zoneText } from "./dom.js";
+import { events, shown } from "./state.js";
+
+const MOST_POSITIONS = 1024;
+const ON_AT_FIRST = new Set(["residual", "residual_content", "second_moment"]);
+const charts = {};
+let profile = null;
+let zone = null;
+
+export function start() {
+  for (const name of ["profile", "mixing", "forces"]) charts[name] = new Chart(byId(`chart-${name}`));
+  byId("log").addEventListener("change", drawCurves);
+  byId("threshold").addEventListener("input", () => {
+    byId("threshold-value").textContent = number(Number(byId("threshold").value));
+  });
+  byId("threshold").addEventListener("change", newThreshold);
+  const open = () => shown() && load(shown()).catch(failed);
+  addEventListener("hashchange", open);
+  events.addEventListener("show", open);
+  open();
+}
+
+function failed(error) {
+  byId("profile-lead").textContent = `This profile cannot be shown: ${error.message}`;
+}
+
+/** Positions of n bins over the prompt's tokens: the middle of each. */
+export const middles = (count, tokens) =>
+  Array.from({ length: count }, (_, index) => ((index + 0.5) * tokens) / count);
+
+export const density = (influence) => influence.map((mass) => mass * influence.length);
+
+async function load(id) {
+  // The list says how long the prompt is only once it has come: ask for bins in any case, and for
+  // the exact curve when that is shorter.
+  let found = await get(`v1/profiles/${id}?bins=${MOST_POSITIONS}`);
+  if (found.request.sequence_length <= MOST_POSITIONS) found = await get(`v1/profiles/${id}`);
+  if (shown() !== id) return;
+  profile = found;
+  zone = profile.dead_zone;
+  byId("threshold").value = zone?.threshold ?? 0.75;
+  byId("threshold-value").textContent = number(Number(byId("threshold").value));
+  drawHead();
+  drawChoice();
+  drawCurves();
+  drawMixing();
+  drawForces();
+  drawTables();
+  byId("profile-title").focus({ preventScroll: true });
+  byId("profile").scrollIntoView();
+}
+
+function drawHead() {
+  const { model, request, measured, shape } = profile;
+  byId("profile-title").textContent = `${model.id}, ${request.sequence_length} tokens`;
+  byId("profile-lead").textContent =
+    `Shape: ${words(shape.class)}. The first 10% of positions hold ${percent(shape.primacy_mass)} of the influence on the last token, ` +
+    `the last 10% hold ${percent(shape.recency_mass)}. ${measured.documents} documents, ${request.weights} weights.`;
+  tiles(byId("profile-facts"), [
+    ["Dead zone", zoneText(zone)],
+    ["Density inside", zone ? number(zone.mean_density) : "–"],
+    ["Sum of lambda", profile.mixing ? number(profile.mixing.sum) : "–"],
+    ["Noise (split-half W1)", number(measured.split_half_wasserstein)],
+    ["Positions", model.positional_encoding],
+    ["Layers × heads", `${model.layers} × ${model.heads}`],
+  ]);
+  const base = `v1/profiles/${profile.id}`;
+  const links = [
+    ["JSON", base], ["CSV", `${base}.csv`], ["SVG", `${base}.svg`], ["PNG", `${base}.png`],
+    ["dead zone", `${base}/dead-zone?threshold=${byId("threshold").value}`],
+    ["series", `${base}/series?bins=100`],
+  ];
+  byId("profile-links").replaceChildren(...links.map(([text, href]) => h("a", { href, "data-json": "" }, text)));
+}
+
+function drawChoice() {
+  const box = byId("curves");
+  const legend = box.querySelector("legend");
+  const measured = h("span", { class: "curve" }, swatch(-1), "measured");
+  const choices = Object.entries(profile.predictions).map(([name, prediction], place) => {
+    const input = h("input", { type: "checkbox", id: `curve-${name}`, checked: on(name) });
+    input.addEventListener("change", () => {
+      chosen.set(name, input.checked);
+      drawCurves();
+    });
+    const text = `${words(name)} (W1 ${number(prediction.wasserstein, 2)})`;
+    return h("label", { class: "curve", for: input.id }, input, swatch(place), text);
+  });
+  box.replaceChildren(legend, measured, ...choices);
+}
+
+// What the reader switched by hand stays so from profile to profile.
+const chosen = new Map();
+const on = (name) => chosen.get(name) ?? ON_AT_FIRST.has(name);
+
+function drawCurves() {
+  if (!profile) return;
+  const { measured, request } = profile;
+  const tokens = request.sequence_length;
+  const count = measured.influence.length;
+  const places = Object.keys(profile.predictions);
+  const predictions = places.filter(on).map((name) => ({
+    label: words(name), values: density(profile.predictions[name].influence), place: places.indexOf(name),
+  }));
+  charts.profile.draw({
+    name: "Density by position",
+    x: middles(count, tokens),
+    xRange: [0, tokens],
+    series: [{ label: "measured", values: density(measured.influence), place: -1 }, ...predictions],
+    band: measured.documents > 1 ? { low: density(measured.low), high: density(measured.high) } : null,
+    zone: zone && [zone.start, zone.end],
+    xLabel: "position in the prompt (tokens)",
+    yLabel: "density (1 = uniform)",
+    log: byId("log").checked,
+    xText: (index) => `token ${Math.floor(((index + 0.5) * tokens) / count)}`,
+  });
+}
+
+async function newThreshold() {
+  if (!profile) return;
+  const { id } = profile;
+  const view = await get(`v1/profiles/${id}/dead-zone?threshold=${byId("threshold").value}`);
+  if (profile.id !== id) return;
+  zone = view.dead_zone;
+  drawHead();
+  drawCurves();
+}
+
+function drawMixing() {
+  const { mixing } = profile;
+  byId("chart-mixing").hidden = mixing === null;
+  if (mixing === null) return;
+  const add = (sign) => mixing.lambda.map((value, layer) => value + sign * mixing.std[layer]);
+  charts.mixing.draw({
+    name: "Mixing coefficient by layer",
+    x: mixing.lambda.map((_, layer) => layer),
+    xRange: [-0.5, mixing.lambda.length - 0.5],
+    series: [{ label: "lambda", values: mixing.lambda, place: -1, points: true }],
+    band: { low: add(-1), high: add(1) },
+    xLabel: "layer",
+    yLabel: "lambda",
+    xText: (index) => `layer ${index}`,
+    xTicks: (u, ticks) => ticks.map((value) => (Number.isInteger(value) ? String(value) : "")),
+  });
+}
+
+function drawForces() {
+  const { forces, request } = profile;
+  byId("chart-forces").hidden = forces.length === 0;
+  if (forces.length === 0) return;
+  const count = forces[0].influence.length;
+  charts.forces.draw({
+    name: "Prediction after each force",
+    x: middles(count, request.sequence_length),
+    xRange: [0, request.sequence_length],
+    series: forces.map((force, place) => ({ label: words(force.name), values: density(force.influence), place })),
+    xLabel: "position (tokens)",
+    yLabel: "density",
+    log: true,
+    xText: (index) => `token ${Math.floor(((index + 0.5) * request.sequence_length) / count)}`,
+  });
+}
+
+function drawTables() {
+  const parts = [];
+  if (profile.forces.length) {
+    const rows = profile.forces.map((force, place) => [
+      h("span", { class: "curve" }, swatch(place), words(force.name)),
+      number(force.mean_position), signed(force.shift), percent(force.primacy_mass), percent(force.recency_mass),
+    ]);
+    parts.push(region(table("Forces", ["Force", "Mean position (0 first, 1 last)", "Shift", "First 10%", "Last 10%"], rows)));
+  }
+  const predictions = Object.entries(profile.predictions);
+  if (predictions.length) {
+    const rows = predictions.map(([name, p]) => [words(name), number(p.wasserstein), number(p.spearman), zoneText(p.dead_zone)]);
+    parts.push(region(table("Agreement with the measured curve", ["Prediction", "Wasserstein", "Spearman", "Dead zone"], rows)));
+  }
+  const { needle } = profile.measured;
+  if (needle) {
+    const rows = needle.depth.map((depth, at) => [percent(depth), String(needle.position[at]), number(needle.log_probability[at])]);
+    const caption = `Retrieval by depth: log-probability of a fact's value; ${number(needle.baseline)} without the fact`;
+    parts.push(region(table(caption, ["Depth", "Position", "Log-probability"], rows)));
+  }
+  if (profile.collapse) parts.push(h("p", { class: "note" }, `Depth limit: ${profile.collapse.verdict}. ${profile.collapse.evidence}`));
+  for (const warning of profile.warnings) parts.push(h("p", { class: "note" }, `Note: ${warning}`));
+  const { timings, environment, model } = profile;
+  parts.push(h("p", { class: "note" },
+    `${model.architecture}, ${number(model.parameters / 1e6)} million parameters, ${environment.dtype} on ${environment.device}; ` +
+    `${number(timings.tokens_per_second)} tokens/s; revision ${model.revision ?? "none"}.`));
+  byId("profile-tables").replaceChildren(...parts);
+}
+
+function region(inner) {
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": inner.caption.textContent }, inner);
+}
