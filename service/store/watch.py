@@ -79,7 +79,9 @@ class Watcher:
             self._listen()
             with contextlib.suppress(TimeoutError):
                 # Read only once subscribed: a change between the two would be missed.
-                await asyncio.wait_for(self._subscribed.wait(), 2.0)
+                # (wait_for would swallow a cancel that arrives together with the subscription.)
+                async with asyncio.timeout(2.0):
+                    await self._subscribed.wait()
             seen, job = watch.version, await self._read(job_id)
             while job is not None:
                 yield job

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -43,14 +44,18 @@ def kept(tmp_path: Path) -> Callable[[], list[Path]]:
 async def test_away_for_three_leases_in_the_middle_of_a_job(
     workers: Workers, store: Store, submit: Submit, until: Until, make_request: Make
 ) -> None:
-    """An outage longer than the lease must not make the idle peer take the job."""
-    for _ in range(2):
-        workers.start(lease=2.0)
+    """The idle peer is back before the owner is; it must not take the job all the same."""
+    owner = workers.start(lease=2.0)
     job_id = await submit(make_request("sleep 9"))
     await until(job_id, "running")
+    workers.start(lease=2.0)
+    await asyncio.sleep(1.5)
     store.kill()
-    await asyncio.sleep(6)
+    await asyncio.sleep(5)
+    owner.send_signal(signal.SIGSTOP)
     store.start()
+    await asyncio.sleep(1.5)
+    owner.send_signal(signal.SIGCONT)
     job = await until(job_id)
     assert (job.state, job.attempt) == ("done", 1)
     assert len(workers.notes("starts")) == 1

@@ -1,0 +1,56 @@
+"""From a script's answer to a job: times, estimates, failures."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.contract.jobs import Failure
+from service.store.records import _FIELDS, iso, job_from_view
+
+JOB = "a" * 32
+SECOND = 1_000_000
+
+
+def view(**fields: str) -> list[bytes | None]:
+    known = {"state": "queued", "created": "0", "queue": "cpu", "now": "0", "workers": "1"} | fields
+    return [known[name].encode() if name in known else None for name in _FIELDS]
+
+
+def test_times_are_utc_to_the_millisecond() -> None:
+    assert iso(1_767_225_600_123_456) == "2026-01-01T00:00:00.123Z"
+
+
+@pytest.mark.parametrize(
+    ("fields", "seconds"),
+    [
+        ({"ahead": "0", "mean_run": "10"}, 10),
+        ({"ahead": "4", "mean_run": "10", "workers": "2"}, 30),
+        ({"ahead": "4", "mean_run": "10", "workers": "0"}, 50),
+        ({"ahead": "4"}, None),
+        ({"state": "running", "started": "0", "now": f"{30 * SECOND}", "progress": "0.75"}, 10),
+        ({"state": "running", "started": "0", "now": f"{4 * SECOND}", "mean_run": "10"}, 6),
+        ({"state": "running", "started": "0", "now": f"{40 * SECOND}", "mean_run": "10"}, 0),
+        ({"state": "running", "started": "0", "now": f"{4 * SECOND}"}, None),
+        ({"state": "done", "mean_run": "10"}, None),
+    ],
+)
+def test_the_estimate(fields: dict[str, str], seconds: float | None) -> None:
+    assert job_from_view(JOB, view(**fields)).eta_seconds == seconds
+
+
+def test_a_failure_carries_its_code_and_an_unknown_code_is_passed_on() -> None:
+    known = job_from_view(JOB, view(state="failed", code="too_long", detail="d", retryable="0"))
+    assert known.failure == Failure(code="too_long", detail="d", retryable=False)
+    newer = job_from_view(JOB, view(state="failed", code="of_tomorrow", retryable="1"))
+    assert newer.failure == Failure(code="of_tomorrow", detail="", retryable=True)
+
+
+def test_only_a_running_job_is_stopping() -> None:
+    running = view(state="running", started="0", cancel="1", message="batch 3")
+    assert job_from_view(JOB, running).message == "stopping"
+    assert job_from_view(JOB, view(state="running", started="0", message="m")).message == "m"
+
+
+def test_progress_is_a_fraction_whatever_the_store_says() -> None:
+    assert job_from_view(JOB, view(progress="1.7")).progress == 1
+    assert job_from_view(JOB, view(progress="-1")).progress == 0

@@ -1,0 +1,106 @@
+"""Waiting when the subscription breaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import redis
+import redis.asyncio
+
+from service.store import watch
+from service.store.claims import ClaimStore
+from service.store.connection import connect_async
+from service.store.jobs import JobStore
+
+JOB = "a" * 32
+
+
+@pytest.fixture
+async def jobs(redis_async: redis.asyncio.Redis) -> AsyncIterator[JobStore]:
+    store = JobStore(redis_async)
+    yield store
+    await store.close()
+
+
+async def test_what_happened_while_the_subscription_was_cut_is_made_up_for(
+    jobs: JobStore, redis_sync: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "RECONNECT_SECONDS", 0.3)
+    await jobs.submit(JOB, b"{}", queue="cpu")
+    waiting = asyncio.create_task(jobs.wait(JOB, 20))
+    await asyncio.sleep(0.2)
+    assert redis_sync.client_kill_filter(_type="pubsub") == 1
+    await jobs.cancel(JOB)  # nobody hears this
+    assert (await asyncio.wait_for(waiting, 5)).state == "cancelled"
+
+
+async def test_a_silent_subscription_is_tried_and_replaced(
+    jobs: JobStore, redis_sync: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "SILENCE_SECONDS", 0.1)
+    await jobs.submit(JOB, b"{}", queue="cpu")
+    waiting = asyncio.create_task(jobs.wait(JOB, 20))
+    await asyncio.sleep(1)  # ten silences; the pings are answered, so it stays
+    assert redis_sync.pubsub_numsub("{lacuna}:events") == [(b"{lacuna}:events", 1)]
+    await jobs.cancel(JOB)
+    assert (await asyncio.wait_for(waiting, 5)).state == "cancelled"
+
+
+async def test_many_waits_share_one_subscription_and_leave_nothing(
+    jobs: JobStore, redis_sync: redis.Redis
+) -> None:
+    await jobs.submit(JOB, b"{}", queue="cpu")
+    before = redis_sync.info("clients")["pubsub_clients"]
+    waits = [asyncio.create_task(jobs.wait(JOB, 20)) for _ in range(200)]
+    await asyncio.sleep(1)
+    assert redis_sync.info("clients")["pubsub_clients"] == before + 1
+    for wait in waits[:100]:
+        wait.cancel()
+    await jobs.cancel(JOB)
+    answers = await asyncio.gather(*waits, return_exceptions=True)
+    assert sum(isinstance(answer, asyncio.CancelledError) for answer in answers) == 100
+    assert jobs._watcher._watches == {}
+
+
+async def test_an_event_reader_that_leaves_early_is_forgotten(
+    jobs: JobStore, redis_sync: redis.Redis
+) -> None:
+    await jobs.submit(JOB, b"{}", queue="cpu")
+    events = jobs.events(JOB)
+    first = await anext(events)
+    assert first.state == "queued"
+    await events.aclose()
+    assert jobs._watcher._watches == {}
+
+
+async def test_waiting_survives_a_job_that_vanishes(
+    jobs: JobStore, redis_sync: redis.Redis
+) -> None:
+    await jobs.submit(JOB, b"{}", queue="cpu")
+    claims = ClaimStore(redis_sync, name="w", queues=["cpu"])
+    assert claims.claim() is not None
+    states = []
+
+    async def follow() -> None:
+        states.extend([job.state async for job in jobs.events(JOB)])
+
+    task = asyncio.create_task(follow())
+    await asyncio.sleep(0.2)
+    redis_sync.flushall()
+    redis_sync.publish("{lacuna}:events", JOB)
+    await asyncio.wait_for(task, 5)
+    assert states == ["running"]
+
+
+async def test_two_gateways_both_hear(redis_url: str, jobs: JobStore) -> None:
+    client = connect_async(redis_url)
+    other = JobStore(client)
+    await jobs.submit(JOB, b"{}", queue="cpu")
+    waits = [asyncio.create_task(store.wait(JOB, 20)) for store in (jobs, other)]
+    await asyncio.sleep(0.2)
+    await jobs.cancel(JOB)
+    assert {job.state for job in await asyncio.gather(*waits)} == {"cancelled"}
+    await other.close()
+    await client.aclose()
