@@ -62,7 +62,7 @@ def draw(loaded: LoadedModel, filler: list[int], count: int, seed: int) -> Trial
         key = f"{KEYS[pair % len(KEYS)]} {OWNERS[pair // len(KEYS)]}"
         code = int(rng.integers(10_000, 100_000))
         fact = encode(loaded.tokenizer, f"\n\nThe locker number of the {key} is {code}.\n\n")
-        before, after = rng.integers(8, 50, 2)
+        before, after = rng.integers(4, 28, 2)
         at = int(rng.integers(0, len(filler) - 200))
         text = filler[at : at + before + after]
         chunks.append([*text[:before], *fact, *text[before:]])
@@ -102,7 +102,6 @@ def orders(trial: Trial, curves: dict[str, PlacementCurve], asked: int) -> dict[
     found = {
         BASE: ranked,
         "most relevant last": ranked[::-1],
-        "drawn at random": list(range(len(ranked))),
         "zigzag, best first": ranked[0::2] + ranked[1::2][::-1],
         "zigzag, parity decides": ranked[1::2] + ranked[0::2][::-1],
     }
@@ -220,9 +219,10 @@ def main() -> None:
         table.append(row)
         right.append(hits)
         say(f"trial {number + 1} of {options.trials}")
+        if options.out is not None:
+            kept = {"orders": names, "log_probability": table, "probability": right, "seen": seen}
+            options.out.write_text(json.dumps(kept))
     report(names, np.array(table), np.array(right), seen, agree, options)
-    if options.out is not None:
-        options.out.write_text(json.dumps({"orders": names, "log_probability": table}))
 
 
 def report(
