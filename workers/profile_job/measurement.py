@@ -162,19 +162,34 @@ def _predict(
         on_progress(NEEDLED, f"predicting {name}")
         try:
             if name == "second_moment":
-                found.predictions[name] = gains.predict(
-                    loaded,
-                    instrumentation,
-                    documents.ids,
-                    seed=request.seed,
-                    check=lambda: on_progress(NEEDLED, "predicting second_moment"),
+                found.predictions[name] = _second_moment(
+                    loaded, instrumentation, documents, request, on_progress
                 )
             else:
                 found.predictions[name] = predict.predict(name, evidence)
-        except (predict.Unavailable, gains.Unavailable) as reason:
+        except predict.Unavailable as reason:
             found.warnings.append(f"no prediction {name}: {reason}")
     _diagnose(found, evidence)
     on_progress(PREDICTED, "writing the profile")
+
+
+def _second_moment(
+    loaded: LoadedModel,
+    instrumentation: Instrumentation,
+    documents: DocumentSet,
+    request: ProfileRequest,
+    on_progress: OnProgress,
+) -> F64:
+    found = gains.predict(
+        loaded.model,
+        instrumentation,
+        documents.ids,
+        seed=request.seed,
+        check=lambda: on_progress(NEEDLED, "predicting second_moment"),
+    )
+    if found.influence is None:
+        raise predict.Unavailable(found.reason)
+    return found.influence
 
 
 def _diagnose(found: Measurement, evidence: predict.Evidence) -> None:
