@@ -111,24 +111,3 @@ def durability_problem(info: Mapping[str, Any]) -> str | None:
     if int(info.get("aof_enabled", 0)):
         return None
     return "appendonly is off: a restart of Redis loses every queued job; set appendonly yes"
-
-
-async def check_server(client: redis.asyncio.Redis, *, refuse_eviction: bool) -> list[str]:
-    """Look at a server before relying on it.
-
-    Args:
-        client: connected to the server.
-        refuse_eviction: raise, rather than warn, when the server may drop our keys.
-
-    Returns:
-        Sentences that belong into the log.
-
-    Raises:
-        StoreUnavailable: the server is away, or it evicts keys and that is refused.
-    """
-    with translated():
-        info = await client.info()
-    policy = policy_problem(info)
-    if policy and refuse_eviction:
-        raise StoreUnavailable(policy)
-    return [problem for problem in (policy, durability_problem(info)) if problem]

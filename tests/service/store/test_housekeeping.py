@@ -6,15 +6,13 @@ import asyncio
 import time
 from pathlib import Path
 
-import pytest
 import redis
 import redis.asyncio
 
 from service import embedded
-from service.contract.errors import StoreUnavailable
 from service.store import keys
 from service.store.claims import ClaimStore, Outcome
-from service.store.connection import check_server, connect, connect_async, durability_problem
+from service.store.connection import connect, connect_async
 from service.store.housekeeping import keep_house
 from service.store.jobs import JobStore
 from service.store.profiles import ProfileStore
@@ -59,20 +57,3 @@ async def test_leases_are_left_alone_right_after_a_start(
     await asyncio.sleep(0.05)
     assert await jobs.sweep(lease=1e6) == 0
     assert (await jobs.get(JOB)).state == "running"
-
-
-async def test_a_server_is_looked_at(
-    redis_async: redis.asyncio.Redis, redis_sync: redis.Redis
-) -> None:
-    assert await check_server(redis_async, refuse_eviction=True) == []
-    redis_sync.config_set("maxmemory-policy", "allkeys-lfu")
-    try:
-        with pytest.raises(StoreUnavailable, match="allkeys-lfu"):
-            await check_server(redis_async, refuse_eviction=True)
-        problems = await check_server(redis_async, refuse_eviction=False)
-    finally:
-        redis_sync.config_set("maxmemory-policy", "noeviction")
-    assert len(problems) == 1
-    assert "allkeys-lfu" in problems[0]
-    assert durability_problem({"aof_enabled": 1}) is None
-    assert "appendonly" in str(durability_problem({"aof_enabled": 0}))

@@ -1,0 +1,101 @@
+"""Outages told from mistakes; servers that cannot be relied on."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import redis
+
+from service.contract.errors import StoreUnavailable
+from service.store.connection import (
+    connect,
+    connect_async,
+    durability_problem,
+    is_outage,
+    policy_problem,
+    translated,
+)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        redis.ConnectionError("refused"),
+        redis.TimeoutError("slow"),
+        redis.BusyLoadingError("loading the dataset"),
+        redis.exceptions.OutOfMemoryError("command not allowed"),
+        redis.ReadOnlyError("a replica"),
+        redis.ResponseError("MISCONF Errors writing to the AOF file: No space left on device"),
+        redis.ResponseError("BUSY Redis is busy running a script"),
+        FileNotFoundError(2, "no socket"),
+    ],
+)
+def test_an_outage_becomes_store_unavailable(error: Exception) -> None:
+    assert is_outage(error)
+    with pytest.raises(StoreUnavailable) as caught, translated():
+        raise error
+    assert caught.value.retry_after is not None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        redis.ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"),
+        redis.ResponseError("ERR user_script:3: attempt to index a nil value"),
+        ValueError("ours"),
+    ],
+)
+def test_a_mistake_of_our_own_is_let_through(error: Exception) -> None:
+    assert not is_outage(error)
+    with pytest.raises(type(error)), translated():
+        raise error
+
+
+def test_a_real_server_loading_or_full_is_an_outage(redis_sync: redis.Redis) -> None:
+    redis_sync.config_set("maxmemory", 1)
+    with pytest.raises(StoreUnavailable, match="out of memory"), translated():
+        redis_sync.set("x", "y")
+
+
+def test_a_wrong_type_on_a_real_server_is_a_mistake(redis_sync: redis.Redis) -> None:
+    redis_sync.set("x", "y")
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"), translated():
+        redis_sync.zcard("x")
+
+
+@pytest.mark.parametrize("policy", ["noeviction", "volatile-lru", "volatile-ttl"])
+def test_policies_that_spare_our_queue(policy: str) -> None:
+    assert policy_problem({"maxmemory_policy": policy}) is None
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "allkeys-random"])
+def test_policies_that_eat_our_queue(policy: str) -> None:
+    problem = policy_problem({"maxmemory_policy": policy})
+    assert problem is not None
+    assert policy in problem
+    assert "noeviction" in problem
+
+
+def test_a_server_without_a_log_is_said() -> None:
+    assert durability_problem({"aof_enabled": 1}) is None
+    assert "appendonly" in str(durability_problem({"aof_enabled": 0}))
+
+
+def test_what_a_real_server_says_of_itself_is_understood(redis_sync: redis.Redis) -> None:
+    info = redis_sync.info()
+    assert policy_problem(info) is None
+    assert durability_problem(info) is None
+    redis_sync.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        assert policy_problem(redis_sync.info()) is not None
+    finally:
+        redis_sync.config_set("maxmemory-policy", "noeviction")
+
+
+async def test_nothing_connects_on_construction() -> None:
+    url = "redis://203.0.113.1:1"
+    started = time.monotonic()
+    connect(url).close()
+    await connect_async(url).aclose()
+    assert time.monotonic() - started < 1
