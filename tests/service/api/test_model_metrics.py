@@ -1,0 +1,66 @@
+"""Dead zones by model in the exposition format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from service.api.model_metrics import text
+from service.contract.profiles import ProfileSummary
+
+ZONE = {
+    "start": 20, "end": 60, "fraction": 0.4, "mean_density": 0.5, "min_density": 0.3, "argmin": 40,
+    "threshold": 0.75, "start_band": {"low": 15.0, "high": 30.0},
+    "end_band": {"low": 55.0, "high": 70.0},
+}  # fmt: skip
+
+
+def summary(number: int, **changes: Any) -> ProfileSummary:
+    fields = {
+        "id": f"{number:032x}", "model": "gpt2", "revision": None, "weights": "pretrained",
+        "sequence_length": 100, "objective": "argmax_probability", "documents": 16,
+        "shape": "u_shaped", "dead_zone": ZONE, "primacy_mass": 0.3, "recency_mass": 0.2,
+        "created_at": "2026-01-01T00:00:00.000Z",
+    }  # fmt: skip
+    return ProfileSummary.model_validate({**fields, **changes})
+
+
+def samples(summaries: list[ProfileSummary]) -> dict[tuple[str, str, str], float]:
+    return {
+        (
+            sample.name.removeprefix("lacuna_model_"),
+            sample.labels["model"],
+            sample.labels["version"],
+        ): (float(sample.value))
+        for family in text_string_to_metric_families(text(summaries).decode())
+        for sample in family.samples
+    }
+
+
+def test_newest_and_previous_version_of_a_model() -> None:
+    found = samples([summary(3), summary(2, dead_zone=None, primacy_mass=0.1), summary(1)])
+    assert found["dead_zone_fraction", "gpt2", "newest"] == 0.4
+    assert found["dead_zone_fraction", "gpt2", "previous"] == 0
+    assert found["primacy_mass", "gpt2", "previous"] == 0.1
+    assert len(found) == 2 * 5
+
+
+def test_the_band_of_the_fraction_comes_from_the_bands_of_the_ends() -> None:
+    found = samples([summary(1)])
+    assert found["dead_zone_fraction_low", "gpt2", "newest"] == 0.25
+    assert found["dead_zone_fraction_high", "gpt2", "newest"] == 0.55
+
+
+def test_other_lengths_and_weights_are_no_versions_of_each_other() -> None:
+    found = text([summary(1), summary(2, sequence_length=50), summary(3, weights="random")])
+    assert b"previous" not in found
+
+
+def test_labels_are_bounded_whatever_is_stored() -> None:
+    found = samples([summary(n, model=f"m{n}") for n in range(500)])
+    assert len({model for _, model, _ in found}) == 50
+
+
+def test_nothing_stored_is_no_sample() -> None:
+    assert samples([]) == {}
