@@ -13,7 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-_BLOCK_BYTES = 4 << 20
+_BLOCK_BYTES = {"cpu": 1 << 20, "cuda": 1 << 28}
+"""Scores of one block: on a CPU they should stay in its cache, on a GPU launches should be few."""
 _MASKED = -9000.0
 """Logits below this are masked. Some models mask by -10,000 instead of minus infinity."""
 
@@ -70,7 +71,7 @@ class AttentionCall:
     def blocks(self) -> Iterator[tuple[int, int]]:
         """Ranges of query rows whose scores fit the working buffer."""
         row = self.batch * self.heads * self.keys * 4
-        step = min(256, max(16, _BLOCK_BYTES // row))
+        step = max(16, _BLOCK_BYTES.get(self.query.device.type, 1 << 28) // row)
         for start in range(0, self.length, step):
             yield start, min(start + step, self.length)
 

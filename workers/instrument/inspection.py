@@ -8,19 +8,19 @@ attention statistics leave the logits alone and see every attention call.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from service.contract.errors import ModelUnsupported
 from workers.instrument import recipe
 from workers.instrument.capture import Capture, choose
-from workers.instrument.sites import Site, Tap
+from workers.instrument.silence import silenced
+from workers.instrument.sites import Site
 from workers.instrument.tracker import track
 
 PROBE_BATCH, PROBE_LENGTH = 2, 11
@@ -69,8 +69,8 @@ def inspect(model: PreTrainedModel) -> Instrumentation:
     layers = max(int(declared), len(found.sites))  # BART counts its encoder's
     if not found.cores:
         raise ModelUnsupported(
-            "The model has no softmax attention (a state space or recurrent model): there is no "
-            "attention kernel whose position bias could be measured or predicted."
+            "The model has no softmax attention (it is a state space, recurrent or hashing model): "
+            "there is no attention kernel whose position bias could be measured or predicted."
         )
     if found.problems:
         return _influence_only(
@@ -230,44 +230,3 @@ def _other_mixers(model: PreTrainedModel, ids: Tensor, sites: Sequence[Site]) ->
         still = _logits(model, ids)[:, -1]
         moved = _logits(model, _changed(model, ids, slice(None, -1)))[:, -1]
     return difference(moved, still) > tolerance_of(model) / 20
-
-
-@contextmanager
-def silenced(model: nn.Module, sites: Sequence[Site]) -> Iterator[None]:
-    """Replace every attention update by zeros."""
-    handles: list[Any] = []
-    for tap in {site.update for site in sites}:
-        module = model.get_submodule(tap.path)
-        if tap.side == "output":
-            handles.append(
-                module.register_forward_hook(lambda _m, _a, out, tap=tap: _zeroed(out, tap))
-            )
-        else:
-            handles.append(
-                module.register_forward_pre_hook(
-                    lambda _m, args, kwargs, tap=tap: _zeroed_input(args, kwargs, tap),
-                    with_kwargs=True,
-                )
-            )
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _zeroed(output: Any, tap: Tap) -> Any:
-    if tap.key is None:
-        return torch.zeros_like(output)
-    return type(output)(
-        torch.zeros_like(value) if index == tap.key else value for index, value in enumerate(output)
-    )
-
-
-def _zeroed_input(args: Any, kwargs: dict[str, Any], tap: Tap) -> tuple[Any, dict[str, Any]]:
-    if isinstance(tap.key, int):
-        return tuple(
-            torch.zeros_like(value) if index == tap.key else value
-            for index, value in enumerate(args)
-        ), kwargs
-    return args, {**kwargs, str(tap.key): torch.zeros_like(kwargs[str(tap.key)])}

@@ -47,7 +47,10 @@ def write(tracker: ResidualTracker) -> Recipe:
 
 def _site(tracker: ResidualTracker, branch: Branch) -> Site | str:
     if not branch.met:
-        return "the attention output never meets the stream it was computed from in an addition"
+        return (
+            "the attention output is never added to the stream it was computed from: that is "
+            "rescaled, interpolated or split on the way (learned scales, hyper-connections)"
+        )
     later = [terms for terms in tracker.sums[branch.sums_before :] if _contains(terms, branch)]
     if later and not any(set(branch.update) <= set(terms) for terms in later):
         return "the attention update is not carried on along the residual stream"

@@ -143,8 +143,8 @@ def render(rows: Sequence[Row]) -> str:
         "Written by `tests/workers/instrument/test_survey.py` (`make docs-models`); a test fails",
         "when it is out of date.",
         "",
-        f"All {len(rows)} causal model types of transformers {transformers.__version__}, each built",
-        "tiny with random weights, inspected and measured: "
+        f"All {len(rows)} causal model types of transformers {transformers.__version__}, each",
+        "built tiny with random weights, inspected and measured: "
         f"{measurable} can be measured ({number['full']} fully,",
         f"{number['influence only']} influence only), {number['refused']} are refused, "
         f"{number['not built']} could not be built that small, "

@@ -8,7 +8,7 @@ from transformers import T5ForConditionalGeneration
 
 from service.contract.errors import ModelUnsupported
 from workers.instrument import inspect
-from workers.instrument.inspection import silenced
+from workers.instrument.silence import silenced
 
 NAMES = [name for name in FAMILIES if name not in ("t5", "bert", "mamba")]
 CAPTURE = {

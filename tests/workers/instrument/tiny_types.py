@@ -154,7 +154,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10000.0},
     },
     "deepseek_v3": LATENT,
-    "dots3_note_text": {"per_layer_config": None},
+    "dots3_note_text": {"per_layer_config": None, "head_dim": 24, "num_key_value_heads": HEADS},
     "falcon_h1": MAMBA2 | {"mamba_d_ssm": 128},
     "gemma3n_text": {
         "num_kv_shared_layers": 0,
@@ -183,11 +183,20 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 1, "state_size": 16},
     "musicgen": {},
     "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 1, "chunk_size": 8},
+    "prophetnet": {
+        "num_hidden_layers": None,
+        "num_encoder_layers": 1,
+        "num_decoder_layers": LAYERS,
+        "num_encoder_attention_heads": HEADS,
+        "num_decoder_attention_heads": HEADS,
+    },
     "qwen4_exp_text": {"layer_types": ["linear_attention", "indexed_attention"] * (LAYERS // 2)},
-    "reformer": {"is_decoder": True},
+    "reformer": {"is_decoder": True, "axial_pos_embds": False},
     "recurrent_gemma": {"block_types": ["recurrent", "attention"], "lru_width": WIDTH},
     "xmod": {"default_language": "en_XX"},
+    "xlnet": {"max_position_embeddings": None},
     "youtu": LATENT,
+    "zaya": {"num_experts_per_tok": 1},
     "zamba": {
         "attn_layer_period": 2,
         "attn_layer_offset": 1,
@@ -250,7 +259,7 @@ def _config(model_type: str, attempt: dict[str, Any]) -> PreTrainedConfig:
     for name, value in overrides.items():
         both = isinstance(value, dict) and isinstance(fields.get(name), dict)
         fields[name] = {**fields[name], **value} if both else value
-    return kind(**fields)
+    return kind(**{name: value for name, value in fields.items() if value is not None})
 
 
 def _known(config: PreTrainedConfig, fields: dict[str, Any]) -> dict[str, Any]:

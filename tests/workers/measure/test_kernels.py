@@ -160,7 +160,7 @@ def test_blocks_and_batches_do_not_matter(
 ) -> None:
     model = build(family)
     at_once = watched(model, ids)
-    monkeypatch.setattr(attention, "_BLOCK_BYTES", 1)
+    monkeypatch.setitem(attention._BLOCK_BYTES, "cpu", 1)
     in_parts = watched(model, ids, size=2)
     assert at_once.documents == in_parts.documents == 3
     for a, b in zip(at_once.layers, in_parts.layers, strict=True):
