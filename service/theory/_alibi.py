@@ -2,15 +2,70 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
+
 import numpy as np
+import numpy.typing as npt
 
 from service.theory import _blocked
 from service.theory._recursion import F64, geometric, windowed_suffix_sums
 
 _DOMINANT = 1e30
 """A self-weight this many times the rest is 1 in float64 (the rest is at most n <= 1e8)."""
-_GENERAL_ELEMENTS = 1 << 22
-"""Heads are taken in groups, so that no array of the per-head pass is larger than this."""
+_GENERAL_ELEMENTS = 1 << 19
+"""Heads are taken in groups, so that arrays of the per-head pass stay about this large."""
+
+
+@dataclass(frozen=True, eq=False)
+class Heads:
+    """What the layers of a model share: positions, slopes, weights; not the content."""
+
+    length: int
+    slopes: F64
+    """[H], as given."""
+    weights: F64
+    """[H], sum 1."""
+    window: int
+    prefix: int
+    order: npt.NDArray[np.intp]
+    """Heads of positive weight by ascending slope."""
+    used_slopes: F64
+    used_weights: F64
+    plan: _blocked.Plan | None
+    """Of the causal mask without a window; None for the others, which go head by head."""
+    seen: F64
+    """[used, 1 + most]: weight of the nearest k tokens on one side; empty with a plan."""
+
+
+def heads(length: int, slopes: F64, weights: F64, window: int, prefix: int) -> Heads:
+    """Tables for these heads; equal arguments share one, so that all layers share it."""
+    return _heads(length, slopes.tobytes(), weights.tobytes(), window, prefix)
+
+
+@lru_cache(maxsize=4)
+def _heads(length: int, slopes_: bytes, weights_: bytes, window: int, prefix: int) -> Heads:
+    slopes, weights = np.frombuffer(slopes_), np.frombuffer(weights_)
+    used = np.flatnonzero(weights)
+    order = used[np.argsort(slopes[used], kind="stable")]
+    plan, seen = None, np.empty((0, 0))
+    if window >= length and prefix <= 1:
+        plan = _blocked.plan(length, slopes[order], weights[order])
+    else:
+        most = min(window, length) - 1
+        seen = geometric(slopes[order][:, None], np.arange(most + 1.0))
+    return Heads(
+        length=length,
+        slopes=slopes,
+        weights=weights,
+        window=window,
+        prefix=prefix,
+        order=order,
+        used_slopes=slopes[order],
+        used_weights=weights[order],
+        plan=plan,
+        seen=seen,
+    )
 
 
 class AlibiKernel:
@@ -23,98 +78,86 @@ class AlibiKernel:
     Source: [S] section 4 (ALiBi with a constant-plus-diagonal content term); Press et al. 2022.
     """
 
-    def __init__(
-        self,
-        length: int,
-        slopes: F64,
-        diagonal: F64,
-        weights: F64,
-        *,
-        window: int,
-        prefix: int,
-    ) -> None:
-        self.length = length
-        self.heads = slopes.size
-        self.slopes, self.diagonal_logits, self.head_weights = slopes, diagonal, weights
-        self.window, self.prefix = window, prefix
-        used = np.flatnonzero(weights)
-        order = used[np.argsort(slopes[used], kind="stable")]
-        self._slopes = np.ascontiguousarray(slopes[order])
-        self._weights = np.ascontiguousarray(weights[order])
+    def __init__(self, shared: Heads, diagonal: F64) -> None:
+        self.length = shared.length
+        self.heads = shared.slopes.size
+        self._shared = shared
+        self._diagonal = diagonal
+        exponent = diagonal[shared.order] + shared.used_slopes
         with np.errstate(over="ignore"):
-            self._rho = np.exp(diagonal[order] + slopes[order])
-        dominant = self._rho > _DOMINANT
-        self._own = np.where(dominant, self._weights, 0.0)
-        self._self = np.where(dominant, 0.0, self._weights * self._rho)
+            rho = np.exp(exponent)
+        weights = shared.used_weights
+        dominant = bool(rho.max() > _DOMINANT)
+        if dominant:
+            huge = rho > _DOMINANT
+            own, itself = np.where(huge, weights, 0.0), np.where(huge, 0.0, weights * rho)
+        else:
+            own, itself = np.zeros(rho.size), weights * rho
+        self._content = _blocked.Content(rho[:, None], own, itself, dominant)
 
     def apply(self, row: F64) -> F64:
         """Head-weighted mean of row @ A_h. `row`: [n], >= 0; returns [n]."""
-        if self.window >= self.length and self.prefix <= 1:
-            plan = _blocked.plan(self.length, self._slopes, self._weights)
-            content = _blocked.Content(
-                self._rho[:, None],
-                self._own,
-                np.stack([self._self, np.zeros_like(self._self)]),
-                bool(self._own.any()),
-            )
-            return _blocked.apply(plan, content, row)
-        return self._apply_general(row)
+        if self._shared.plan is not None:
+            return _blocked.apply(self._shared.plan, self._content, row)
+        return self._apply_by_head(row)
 
     def off_diagonal_mass(self) -> float:
         """max_i (1 - A[i, i]) of the head-weighted mean kernel."""
-        if self.prefix <= 1:  # the later a token, the more others it sees
-            seen = np.array([min(self.length, self.window) - 1.0])
-            others = geometric(self._slopes[:, None], seen)
+        shared = self._shared
+        if shared.prefix <= 1:  # the later a token, the more others it sees
+            most = np.array([min(self.length, shared.window) - 1.0])
+            others = geometric(shared.used_slopes[:, None], most)
         else:
             others = self._others(slice(None))
-        rho = self._rho[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
-            share = np.where(others > 0, others / (rho + others), 0.0)
-        return float(min(1.0, (self._weights @ share).max()))
+            share = np.where(others > 0, others / (self._content.rho + others), 0.0)
+        return float(min(1.0, (shared.used_weights @ share).max()))
 
     def dense(self) -> F64:
         """[H, n, n] by the definition; for tests and small n."""
+        shared = self._shared
         position = np.arange(self.length)
         gap = np.abs(position[:, None] - position[None, :])
-        visible = (position[None, :] <= position[:, None]) | (position[None, :] < self.prefix)
-        visible &= gap < self.window
-        logits = -self.slopes[:, None, None] * gap + self.diagonal_logits[:, None, None] * (
-            gap == 0
-        )
+        visible = (position[None, :] <= position[:, None]) | (position[None, :] < shared.prefix)
+        visible &= gap < shared.window
+        logits = -shared.slopes[:, None, None] * gap + self._diagonal[:, None, None] * (gap == 0)
         logits = np.where(visible, logits, -np.inf)
         logits -= logits.max(axis=2, keepdims=True)
         dense = np.exp(logits)
         dense /= dense.sum(axis=2, keepdims=True)
         return np.asarray(dense, dtype=np.float64)
 
-    # ---- windows, prefix and full masks: per head -------------------------------------------
-
     def _others(self, heads: slice) -> F64:
         """[heads, n]: weight of all other visible tokens, per row."""
-        position = np.arange(self.length, dtype=np.float64)
-        slopes = self._slopes[heads, None]
-        behind = np.minimum(position, self.window - 1.0)
-        ahead = np.clip(self.prefix - 1.0 - position, 0.0, self.window - 1.0)
-        others = geometric(slopes, behind)
-        if self.prefix > 1:
-            others = others + geometric(slopes, ahead)
+        shared, position = self._shared, np.arange(self.length)
+        table = shared.seen[heads]
+        others = table[:, np.minimum(position, shared.window - 1)]
+        if shared.prefix > 1:
+            ahead = np.clip(shared.prefix - 1 - position, 0, min(shared.window, self.length) - 1)
+            others += table[:, ahead]
         return others
 
-    def _apply_general(self, row: F64) -> F64:
+    def _apply_by_head(self, row: F64) -> F64:
+        shared, content = self._shared, self._content
         out = np.zeros(self.length)
         group = max(1, _GENERAL_ELEMENTS // self.length)
-        for first in range(0, self._slopes.size, group):
-            heads = slice(first, first + group)
-            others = self._others(heads)
-            alone = others == 0
-            w = np.where(alone, 0.0, row) / np.where(alone, 1.0, others + self._rho[heads, None])
-            out += self._self[heads] @ w
-            out += (self._own[heads, None] * np.where(alone, 0.0, row)).sum(axis=0)
-            out += self._weights[heads] @ np.where(alone, row, 0.0)
-            slopes, weights = self._slopes[heads], self._weights[heads]
-            out += weights @ windowed_suffix_sums(w, slopes, self.window)
-            if self.prefix > 1:
-                mirrored = np.ascontiguousarray(w[:, self.prefix - 1 :: -1])
-                seen = windowed_suffix_sums(mirrored, slopes, self.window)
-                out[: self.prefix] += (weights @ seen)[::-1]
+        for first in range(0, shared.used_slopes.size, group):
+            part = slice(first, first + group)
+            slopes, weights = shared.used_slopes[part], shared.used_weights[part]
+            others = self._others(part)
+            alone = np.flatnonzero(others[0] == 0)  # the same tokens for every head
+            others += content.rho[part]
+            others[:, alone] = 1.0
+            kept = row.copy()
+            kept[alone] = 0.0
+            out[alone] += weights.sum() * row[alone]
+            w = np.divide(kept, others, out=others)
+            out += content.itself[part] @ w
+            if content.dominant:
+                out += content.own[part].sum() * kept
+            out += weights @ windowed_suffix_sums(w, slopes, shared.window)
+            if shared.prefix > 1:
+                mirrored = np.ascontiguousarray(w[:, shared.prefix - 1 :: -1])
+                seen = windowed_suffix_sums(mirrored, slopes, shared.window)
+                out[: shared.prefix] += (weights @ seen)[::-1]
         return out

@@ -131,8 +131,8 @@ def _plan(length: int, slopes_: bytes, weights_: bytes) -> Plan:
     size = min(length, max(NEAR_MINIMUM, NEAR_ELEMENTS // slopes.size))
     near = _layout(slopes, weights, NEAR_BLOCK, -(-size // NEAR_BLOCK))
     chunks = -(-length // near.size)
-    if slopes[0] > 0:
-        chunks = int(min(chunks, max(1.0, np.ceil(SETTLED / slopes[0] / near.size))))
+    if slopes[0] * length > SETTLED:
+        chunks = min(chunks, int(-(-SETTLED / slopes[0] // near.size)))
     rest = length - chunks * near.size
     far = None
     if rest > 0:
@@ -204,8 +204,8 @@ class Content:
     """[H, 1]; may be inf."""
     own: F64
     """[H]: c_h where rho dwarfs all other weights, so that w rho is r itself; else 0."""
-    self_weights: F64
-    """[2, H]: c_h rho_h elsewhere; and a row of zeros, see `_product`."""
+    itself: F64
+    """[H]: c_h rho_h elsewhere."""
     dominant: bool
     """Whether `own` has any entry."""
 
@@ -253,7 +253,7 @@ def _apply_near(
         w += rho + chunk.seen
     np.divide(flat, w, out=w)
     total = _product(chunk.inside, w.reshape(active * block, blocks))
-    total += _product(content.self_weights[:, :active], w)[0].reshape(block, blocks)
+    total += _weighted(content.itself[:active], w).reshape(block, blocks)
     if content.dominant:
         total += content.own[:active].sum() * flat.reshape(block, blocks)
     states = np.empty((plan.slopes.size, blocks))
@@ -295,7 +295,7 @@ def _settled(plan: Plan, layout: Layout, content: Content, first: int) -> tuple[
     passing = scale[:, None] * layout.powers[first:, 0, :]
     tail = np.zeros(2 * block - 1)
     tail[block:] = (plan.weights[first:, None] * passing[:, :-1]).sum(axis=0)
-    tail[block - 1] = float((content.self_weights[0, first:] * scale).sum())
+    tail[block - 1] = float((content.itself[first:] * scale).sum())
     if content.dominant:
         tail[block - 1] += content.own[first:].sum()
     return tail[layout.toeplitz], passing
@@ -305,7 +305,7 @@ def _product(left: F64, right: F64) -> F64:
     """left @ right in pieces too small for BLAS to start its threads.
 
     Waiting for a second thread costs up to a thousand times the product itself on a busy machine.
-    (A matrix times a vector would start them even sooner: hence the row of zeros above.)
+    A vector times a matrix starts them even sooner, see `_weighted`.
     """
     rows = max(2, SERIAL // right.size)
     if left.shape[0] <= rows:
@@ -314,3 +314,10 @@ def _product(left: F64, right: F64) -> F64:
     for first in range(0, left.shape[0], rows):
         np.matmul(left[first : first + rows], right, out=out[first : first + rows])
     return out
+
+
+def _weighted(weights: F64, rows: F64) -> F64:
+    """weights @ rows; a second row of zeros makes it a product of matrices, see `_product`."""
+    left = np.zeros((2, weights.size))
+    left[0] = weights
+    return np.asarray(_product(left, rows)[0])

@@ -29,7 +29,6 @@ def geometric(slopes: F64, counts: F64) -> F64:
     Returns:
         (1 - q^count)/(1 - q), and `count` itself where the slope is 0 or too small to matter.
     """
-    slopes, counts = np.broadcast_arrays(slopes, counts)
     flat = slopes < 1e-300
     safe = np.where(flat, 1.0, slopes)
     return np.where(flat, counts, np.expm1(-safe * counts) / np.expm1(-safe))

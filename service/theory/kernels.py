@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from service.theory._alibi import AlibiKernel
+from service.theory._alibi import heads as shared_heads
 from service.theory._distance import DistanceKernel
 from service.theory._recursion import F64
 from service.theory._uniform import MeasuredKernel, UniformKernel
@@ -128,14 +129,10 @@ def alibi(
     extra = _logits("diagonal", diagonal, temperature)
     if extra.ndim > 1 or extra.size not in (1, heads):
         raise ValueError(f"diagonal must be one number or one per head ({heads})")
-    return AlibiKernel(
-        n,
-        scaled,
-        np.broadcast_to(extra, (heads,)),
-        _weights(heads, head_weights),
-        window=_window(n, window),
-        prefix=_prefix(n, mask, prefix),
+    shared = shared_heads(
+        n, scaled, _weights(heads, head_weights), _window(n, window), _prefix(n, mask, prefix)
     )
+    return AlibiKernel(shared, np.broadcast_to(extra, (heads,)))
 
 
 def distance(
@@ -266,9 +263,11 @@ def _prefix(n: int, mask: Mask, prefix: int | None) -> int:
 def _logits(name: str, values: Numbers, temperature: float) -> F64:
     if not 0 < temperature < np.inf:
         raise ValueError("temperature must be positive and finite")
-    with np.errstate(over="ignore", invalid="ignore"):
-        scaled = np.asarray(np.asarray(values, dtype=np.float64) / temperature)
-    if not (np.abs(scaled) <= MAX_LOGIT).all():  # also refuses NaN
+    scaled = np.asarray(values, dtype=np.float64)
+    if temperature != 1:
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled = np.asarray(scaled / temperature)
+    if scaled.size and not np.abs(scaled).max() <= MAX_LOGIT:  # also refuses NaN
         raise ValueError(f"{name} / temperature must stay within +-{MAX_LOGIT:g}")
     return scaled
 
