@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from service.contract.errors import OutOfMemory
-from workers.measure import passes
+from workers.measure import passes, sparing
 from workers.models import facts
 from workers.models.loaded import LoadedModel
 from workers.models.memory import available_bytes, gigabytes, is_out_of_memory
@@ -59,23 +59,46 @@ def memory_model(loaded: LoadedModel, ids: Tensor) -> MemoryModel:
     return MemoryModel(b / long - quadratic * long, quadratic)
 
 
-def choose(loaded: LoadedModel, ids: Tensor, batch_size: int) -> int:
+@dataclass(frozen=True)
+class Plan:
+    """How to run the documents: `size` at once, and whether layers are computed twice."""
+
+    size: int
+    sparing: bool = False
+
+
+def plan(loaded: LoadedModel, ids: Tensor, batch_size: int, *, gradients: bool = True) -> Plan:
     """Documents per batch: `batch_size`, or with 0 what suits length, device and free memory.
+
+    When one document fits only if its layers are computed twice, they are.
 
     Raises:
         OutOfMemory: one document does not fit; names the largest length that does.
     """
     count, length = ids.shape
-    if batch_size > 0:
-        return min(batch_size, count)
-    wanted = max(1, min(count, _TOKENS[loaded.device.type] // length))
+    wanted = max(1, min(count, batch_size or _TOKENS[loaded.device.type] // length))
     available = available_bytes(loaded.device)
     if wanted * _generous_bytes(loaded, length) < _SHARE * available:
-        return wanted  # no doubt: not worth the probe's two passes
+        return Plan(wanted)  # no doubt: not worth the probe's two passes
     model = memory_model(loaded, ids)
-    if model.bytes(length) > available:
-        raise too_big(loaded, length, model)
-    return max(1, min(wanted, int(_SHARE * available / max(model.bytes(length), 1.0))))
+    spare = _one_layer_at_a_time(loaded, model)
+    if not gradients:
+        model = spare  # what is freed layer by layer
+    needed, fits = model.bytes(length), _SHARE * available
+    if needed > fits:
+        model, needed = spare, spare.bytes(length)
+        if needed > fits:
+            raise too_big(loaded, length, model)
+        return Plan(max(1, min(wanted, int(fits / needed))), sparing=gradients)
+    return Plan(wanted if batch_size else max(1, min(wanted, int(fits / max(needed, 1.0)))))
+
+
+def _one_layer_at_a_time(loaded: LoadedModel, model: MemoryModel) -> MemoryModel:
+    """Every layer's input, and the inside of two layers: one computed, one being freed."""
+    layers = max(1, len(sparing.decoder_layers(loaded.model)))
+    share = min(1.0, 2 / layers)
+    inputs = layers * facts.width(loaded.model) * loaded.dtype.itemsize
+    return MemoryModel(model.linear * share + inputs, model.quadratic * share)
 
 
 def _generous_bytes(loaded: LoadedModel, length: int) -> float:
@@ -85,7 +108,7 @@ def _generous_bytes(loaded: LoadedModel, length: int) -> float:
 
 
 def too_big(loaded: LoadedModel, length: int, model: MemoryModel) -> OutOfMemory:
-    """The failure for a document that does not fit alone."""
+    """The failure for a document that does not fit alone, by the thriftiest way of running it."""
     available = available_bytes(loaded.device)
     longest = min(length - 1, model.longest(_SHARE * available))
     return OutOfMemory(
@@ -124,7 +147,8 @@ def run(
         if loaded.device.type == "cuda":
             torch.cuda.empty_cache()
         if len(batch) == 1:
-            raise too_big(loaded, ids.shape[1], memory_model(loaded, ids))
+            thrifty = _one_layer_at_a_time(loaded, memory_model(loaded, ids))
+            raise too_big(loaded, ids.shape[1], thrifty)
         if not retry:
             raise OutOfMemory(
                 f"{len(batch)} documents of {ids.shape[1]} tokens do not fit on {loaded.device} "

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +30,7 @@ from torch import Tensor
 from service.contract.errors import ModelUnsupported, NotFinite
 from service.contract.profiles import Objective
 from workers.documents.document_set import DocumentSet
-from workers.measure import batching, passes
+from workers.measure import batching, passes, sparing
 from workers.measure import taps as tapping
 from workers.measure.taps import Tap
 from workers.models.facts import check_length
@@ -103,7 +104,7 @@ def measure(
     if objective == "target_logprob" and target_ids is not None and len(target_ids) > 1:
         _forward_only(loaded, ids, batch_size, taps)
         taps = ()
-    size = batching.choose(loaded, ids, batch_size)
+    how = batching.plan(loaded, ids, batch_size)
     done: list[_Batch] = []
 
     def one_batch(first: int, batch: Tensor) -> None:
@@ -115,8 +116,9 @@ def measure(
         if on_batch is not None:
             on_batch(first + len(batch), len(ids))
 
-    with tapping.opened(taps):
-        size = batching.run(loaded, ids, size, one_batch, retry=tapping.can_retry(taps))
+    thrift = sparing.sparing(loaded.model) if how.sparing else nullcontext()
+    with thrift, tapping.opened(taps):
+        size = batching.run(loaded, ids, how.size, one_batch, retry=tapping.can_retry(taps))
     return InfluenceResult(
         norms=_joined([batch.norms for batch in done]),
         scores=_joined([batch.scores for batch in done]),
@@ -229,9 +231,9 @@ def _forward_only(loaded: LoadedModel, ids: Tensor, batch_size: int, taps: Seque
             passes.logits(loaded.model, batch, seen, keep=1)
         tapping.end(taps)
 
-    size = batching.choose(loaded, ids, batch_size)
+    how = batching.plan(loaded, ids, batch_size, gradients=False)
     with tapping.opened(taps):
-        batching.run(loaded, ids, size, one_batch, retry=tapping.can_retry(taps))
+        batching.run(loaded, ids, how.size, one_batch, retry=tapping.can_retry(taps))
 
 
 def _joined(parts: Sequence[Tensor]) -> F64:

@@ -195,7 +195,8 @@ def _log_probabilities(
         if on_batch is not None:
             on_batch(first + len(rows), len(prompts))
 
-    batching.run(loaded, prompts, batching.choose(loaded, prompts, batch_size), one_batch)
+    how = batching.plan(loaded, prompts, batch_size, gradients=False)
+    batching.run(loaded, prompts, how.size, one_batch)
     if not np.isfinite(found).all():
         raise NotFinite(f"log-probabilities of {loaded.id} are NaN or infinite in {loaded.dtype}")
     return found

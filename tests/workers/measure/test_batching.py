@@ -14,7 +14,7 @@ from service.contract.errors import OutOfMemory
 from workers.documents import DocumentSet
 from workers.instrument.sites import Site, Tap
 from workers.measure import batching, influence
-from workers.measure.batching import MemoryModel
+from workers.measure.batching import MemoryModel, Plan
 from workers.measure.mixing import MixingTap
 from workers.models import memory
 from workers.models.loaded import LoadedModel
@@ -65,25 +65,48 @@ def test_size_follows_from_the_length_alone_when_memory_is_plenty(
     tiny_model: Callable[..., Any], as_loaded: Callable[..., LoadedModel]
 ) -> None:
     loaded = as_loaded(tiny_model())
-    assert batching.choose(loaded, some_ids(64, 128), 0) == 4
-    assert batching.choose(loaded, some_ids(2, 128), 0) == 2
-    assert batching.choose(loaded, some_ids(64, 128), 7) == 7
-    assert batching.choose(loaded, some_ids(3, 128), 7) == 3
+    assert batching.plan(loaded, some_ids(64, 128), 0) == Plan(4)
+    assert batching.plan(loaded, some_ids(2, 128), 0) == Plan(2)
+    assert batching.plan(loaded, some_ids(64, 128), 7) == Plan(7)
+    assert batching.plan(loaded, some_ids(3, 128), 7) == Plan(3)
 
 
-def test_scarce_memory_lowers_it_and_too_little_names_the_longest(
+def test_scarce_memory_lowers_it_then_spares_and_too_little_names_the_longest(
     tiny_model: Callable[..., Any],
     as_loaded: Callable[..., LoadedModel],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    loaded, ids = as_loaded(tiny_model()), some_ids(64, 100)
+    loaded = as_loaded(tiny_model(num_hidden_layers=12))
+    ids = some_ids(64, 100)
     one = batching.memory_model(loaded, ids).bytes(100)
-    monkeypatch.setattr(batching, "available_bytes", lambda _device: int(4 * one))
-    assert batching.choose(loaded, ids, 0) == 2
-    monkeypatch.setattr(batching, "available_bytes", lambda _device: int(one / 2))
-    with pytest.raises(OutOfMemory, match=r"that fits is about (2|3)[0-9]$") as info:
-        batching.choose(loaded, ids, 0)
+    for documents, expected in ((8, Plan(4)), (4, Plan(2)), (2, Plan(1)), (1, Plan(2, True))):
+        available = int(documents * one)
+        monkeypatch.setattr(batching, "available_bytes", lambda _device, n=available: n)
+        assert batching.plan(loaded, ids, 0) == expected
+    monkeypatch.setattr(batching, "available_bytes", lambda _device: int(one / 10))
+    with pytest.raises(OutOfMemory, match="largest length that fits is about") as info:
+        batching.plan(loaded, ids, 0)
     assert info.value.field == "sequence_length"
+    longest = int(info.value.detail.rsplit(" ", 1)[1])
+    assert 1 < longest < 100
+    assert batching.plan(loaded, ids[:, :longest], 0).sparing
+    with pytest.raises(OutOfMemory):
+        batching.plan(loaded, ids[:, : longest + 2], 0)
+
+
+def test_forward_passes_need_one_layer_s_memory(
+    tiny_model: Callable[..., Any],
+    as_loaded: Callable[..., LoadedModel],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded = as_loaded(tiny_model(num_hidden_layers=12))
+    ids = some_ids(64, 100)
+    one = batching.memory_model(loaded, ids).bytes(100)
+    monkeypatch.setattr(batching, "available_bytes", lambda _device: int(2 * one))
+    assert batching.plan(loaded, ids, 0) == Plan(1)
+    forward = batching.plan(loaded, ids, 0, gradients=False)
+    assert forward.size >= 3
+    assert not forward.sparing
 
 
 class TestFailedAllocations:

@@ -1,0 +1,141 @@
+"""The measurements on a CUDA device, against the same on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA device", allow_module_level=True)
+
+from service.contract.errors import OutOfMemory  # noqa: E402
+from service.contract.profiles import Documents, ProfileRequest  # noqa: E402
+from workers import documents  # noqa: E402
+from workers.documents import DocumentSet  # noqa: E402
+from workers.instrument.inspection import inspect  # noqa: E402
+from workers.measure import batching, influence, needle  # noqa: E402
+from workers.measure.mixing import MixingTap  # noqa: E402
+from workers.models.loading import LoadedModel, LoadOptions, load  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+PRESET = "preset:smollm2-135m"
+
+
+@pytest.fixture
+def on(tmp_path: Any) -> Iterator[Callable[..., LoadedModel]]:
+    """The preset with random weights on a device; TF32 off, so that float32 means it."""
+    allowed = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+    def make(device: Any, dtype: Any = "float32") -> LoadedModel:
+        request = ProfileRequest(model=PRESET, weights="random", dtype=dtype)
+        return load(request, LoadOptions(data_dir=tmp_path, device=device))
+
+    yield make
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.cuda.empty_cache()
+
+
+def texts(loaded: LoadedModel, count: int = 4, length: int = 128) -> DocumentSet:
+    spec = Documents(source="random_tokens", count=count)
+    return documents.build(spec, loaded, length, seed=0)
+
+
+def test_random_weights_are_those_of_the_cpu(on: Callable[..., LoadedModel]) -> None:
+    for one, other in zip(on("cpu").model.parameters(), on("cuda").model.parameters(), strict=True):
+        assert torch.equal(one, other.cpu())
+
+
+@pytest.mark.parametrize("objective", ["argmax_probability", "jacobian"])
+def test_float32_agrees_with_the_cpu(objective: Any, on: Callable[..., LoadedModel]) -> None:
+    results = {}
+    for device in ("cpu", "cuda"):
+        loaded = on(device)
+        tap = MixingTap(loaded.model, inspect(loaded.model).sites)
+        found = influence.measure(loaded, texts(loaded), objective=objective, probes=2, taps=[tap])
+        results[device] = (found.norms, tap.per_document)
+    for one, other in zip(results["cpu"], results["cuda"], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-2)
+        assert np.abs(one - other).sum() < 1e-3 * one.sum()
+
+
+def test_auto_is_bfloat16_and_near_float32(on: Callable[..., LoadedModel]) -> None:
+    half, full = on("cuda", "auto"), on("cuda", "float32")
+    assert half.dtype == torch.bfloat16
+    p, q = (influence.measure(loaded, texts(loaded)).norms.sum(axis=0) for loaded in (half, full))
+    assert np.abs(p / p.sum() - q / q.sum()).sum() / 2 < 0.05
+
+
+def test_batches_do_not_matter(on: Callable[..., LoadedModel]) -> None:
+    loaded = on("cuda")
+    one = influence.measure(loaded, texts(loaded), batch_size=1)
+    all_ = influence.measure(loaded, texts(loaded), batch_size=4)
+    np.testing.assert_allclose(one.norms, all_.norms, rtol=1e-2)
+
+
+def test_a_full_device_halves_the_batch(on: Callable[..., LoadedModel]) -> None:
+    loaded = on("cuda")
+    given = texts(loaded, count=64, length=512)
+    need = batching.memory_model(loaded, given.ids).bytes(512)
+    total = torch.cuda.get_device_properties(0).total_memory
+    held = torch.cuda.memory_reserved()
+    torch.cuda.set_per_process_memory_fraction(min(1.0, (held + 20 * need) / total))
+    try:
+        found = influence.measure(loaded, given, batch_size=64)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert found.batch_size < 64
+    assert found.norms.shape == (64, 512)
+
+
+def test_one_document_that_does_not_fit_names_the_longest(on: Callable[..., LoadedModel]) -> None:
+    loaded = on("cuda")
+    given = texts(loaded, count=1, length=4_096)
+    held = torch.cuda.memory_allocated()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction((held + 200e6) / total)
+    try:
+        with pytest.raises(OutOfMemory, match="largest length that fits is about"):
+            influence.measure(loaded, given, batch_size=1)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_layers_on_two_devices_are_gathered(on: Callable[..., LoadedModel]) -> None:
+    hooks = pytest.importorskip("accelerate.hooks", reason="accelerate is not installed")
+    whole = on("cuda")
+    given = texts(whole)
+    sites = inspect(whole.model).sites
+    expected_tap = MixingTap(whole.model, sites)
+    expected = influence.measure(whole, given, taps=[expected_tap])
+    split = on("cuda")
+    inner: Any = split.model.model
+    for layer in inner.layers[15:]:
+        layer.to("cpu")
+        hooks.add_hook_to_module(layer, hooks.AlignDevicesHook(torch.device("cpu")))
+    for module in (inner.norm, split.model.lm_head):
+        hooks.add_hook_to_module(module, hooks.AlignDevicesHook(torch.device("cuda")))
+    tap = MixingTap(split.model, sites)
+    found = influence.measure(split, given, taps=[tap])
+    np.testing.assert_allclose(found.norms, expected.norms, rtol=1e-2)
+    np.testing.assert_allclose(tap.per_document, expected_tap.per_document, rtol=1e-3)
+
+
+def test_the_needle_needs_a_tokenizer_and_runs_on_the_device(
+    smollm2_on_cuda: LoadedModel,
+) -> None:
+    found = needle.measure(smollm2_on_cuda, 256, depths=3, facts=4)
+    assert (found.log_probability > found.baseline).all()
+
+
+@pytest.fixture
+def smollm2_on_cuda(tmp_path: Any) -> LoadedModel:
+    pytest.importorskip("gguf", reason="the demo model cannot be converted")
+    request = ProfileRequest(model="demo:smollm2-135m-instruct", dtype="float32")
+    return load(request, LoadOptions(data_dir=tmp_path, device="cuda"))
