@@ -1,0 +1,71 @@
+"""One document's attention over bins of positions, as the second moment needs it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from service.theory.binning import BinnedKernel
+from workers.instrument.attention import AttentionCall
+
+
+class KernelWatch:
+    """Observer of one pass over one document: the means of `service.theory.binning`.
+
+    ``bounds`` [m+1] are bin boundaries from 0 to n. Memory: attention operations x heads x m^2.
+    """
+
+    def __init__(self, bounds: Tensor) -> None:
+        self._bounds = bounds
+        self._exact = int(bounds[-1]) + 1 == bounds.numel()
+        self._mass: dict[int, Tensor] = {}
+        self._square: dict[int, Tensor] = {}
+        self._diagonal: dict[int, Tensor] = {}
+        self.least_row_sum = 1.0
+
+    def begin(self, call: AttentionCall) -> None:
+        """Observer protocol: a new attention operation."""
+        heads, m, device = call.heads, self._bounds.numel() - 1, call.query.device
+        self._mass[call.number] = torch.zeros(heads, m, m, device=device)
+        if not self._exact:
+            self._square[call.number] = torch.zeros(heads, m, m, device=device)
+            self._diagonal[call.number] = torch.zeros(heads, m, device=device)
+
+    def rows(self, call: AttentionCall, start: int, probabilities: Tensor) -> None:
+        """Observer protocol: some query rows, [1, H, c, reach]."""
+        weights = probabilities[0].float()
+        stop, reach = start + weights.shape[1], weights.shape[2]
+        self.least_row_sum = min(self.least_row_sum, float(weights.sum(-1).min()))
+        if self._exact:
+            self._mass[call.number][:, start:stop, :reach] = weights
+            return
+        bounds = self._bounds.to(weights.device)
+        queries = torch.arange(start, stop, device=weights.device)
+        row = torch.searchsorted(bounds, queries, right=True) - 1
+        keys = torch.arange(reach, device=weights.device)
+        column = torch.searchsorted(bounds, keys, right=True) - 1
+        for total, values in (
+            (self._mass[call.number], weights),
+            (self._square[call.number], weights.square()),
+        ):
+            gathered = weights.new_zeros(weights.shape[0], weights.shape[1], total.shape[2])
+            gathered.index_add_(2, column, values)
+            total.index_add_(1, row, gathered)
+        own = weights[:, torch.arange(stop - start, device=weights.device), queries]
+        self._diagonal[call.number].index_add_(1, row, own)
+
+    def heads(self, number: int) -> int:
+        """Heads of the attention operation of that number."""
+        return int(self._mass[number].shape[0])
+
+    def kernel(self, number: int) -> BinnedKernel:
+        """The attention operation of that number, in order of execution; float64."""
+        mass = self._mass[number].double().cpu().numpy()
+        if self._exact:
+            return BinnedKernel(mass)
+        widths = self._bounds.diff().double().cpu().numpy()
+        return BinnedKernel(
+            mass / widths,
+            self._square[number].double().cpu().numpy() / widths,
+            self._diagonal[number].double().cpu().numpy() / widths,
+        )

@@ -1,0 +1,252 @@
+"""Squared gains of a layer's branches at every token, measured without naming a parameter.
+
+In a prompt of ONE token attention is the identity. A batch of one-token prompts, into which the
+document's own streams and attention updates are put back layer by layer, therefore shows each
+branch alone at its true working point: from the stream to the update the value path, from the
+update to the next stream the rest of the layer (MLP, norms, multipliers). Cotangents v pulled back
+through them give the gains that `service.theory.second_moment` multiplies.
+
+Which cotangents matters on trained models: gains of isotropic random v are two to three times too
+coherent between tokens. So v is a random read-out of the top pulled down through the layers above
+along one token's own column, every attention the identity: it has the directions that gradients
+have, and knows nothing of where attention sends them. The part of v along the token's outgoing
+stream is removed (the later norm layers do that; attention sinks have most of their gain there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from service.theory.curve import F64
+from workers.instrument import Site
+from workers.measure import stream_pass
+from workers.measure.head_gate import HeadGate
+
+COLUMNS = 48
+"""Tokens whose columns supply the cotangents."""
+
+
+@dataclass(frozen=True)
+class Streams:
+    """A document's streams and updates at chosen tokens, as found by the hooks (unscaled).
+
+    Both: one tensor [tokens, d] per site.
+    """
+
+    stream: list[Tensor]
+    update: list[Tensor]
+
+
+@dataclass(frozen=True)
+class Cotangents:
+    """Unit vectors to pull back, per site, [columns, d]: at the stream, and behind the update."""
+
+    stream: list[Tensor]
+    update: list[Tensor]
+
+
+@dataclass(frozen=True)
+class Gains:
+    """What was measured at m tokens.
+
+    Attributes:
+        local: T-1 matrices F64[m, m]: E b_j . b_k relative to v_j . v_k, with b the cotangent of
+            the next site's stream pulled back to this site's update (I + MLP branch).
+        draw: F64[T, m], gain of the value path, all heads together.
+        gram: F64[T, H+1, H+1], Gram matrix of the identity and of the heads' value paths at
+            `draw` 1; None when no tokens were given for it.
+    """
+
+    local: list[F64]
+    draw: F64
+    gram: F64 | None
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    return tensor.reshape(-1, tensor.shape[-1])
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    size: Tensor = vectors.norm(dim=-1, keepdim=True)
+    return vectors / size.clamp_min(1e-30)
+
+
+def _pulled(output: Tensor, source: Tensor, cotangent: Tensor) -> Tensor:
+    """The cotangent of ``output`` pulled back to ``source``, float32 [tokens, d]."""
+    (found,) = torch.autograd.grad(
+        output, source, cotangent.reshape(output.shape).to(output.dtype), retain_graph=True
+    )
+    return _flat(found).float()
+
+
+def columns(
+    model: PreTrainedModel,
+    sites: Sequence[Site],
+    ids: Tensor,
+    streams: Streams,
+    generator: torch.Generator,
+) -> Cotangents:
+    """Pull one random read-out per token down its own column.
+
+    Args:
+        model: frozen.
+        sites: of the model.
+        ids: [columns, 1], the tokens themselves.
+        streams: of these tokens.
+        generator: on the CPU.
+    """
+    seen: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def on_stream(t: int, found: Tensor) -> Tensor:
+        value = streams.stream[t].reshape(found.shape)
+        # The document's value, the pass's gradient.
+        kept = value.clone().requires_grad_() if t == 0 else found - found.detach() + value
+        seen[t] = (kept, kept)
+        return kept
+
+    def on_update(t: int, found: Tensor) -> Tensor:
+        kept = found - found.detach() + streams.update[t].reshape(found.shape)
+        seen[t] = (seen[t][0], kept)
+        return kept
+
+    with torch.enable_grad():
+        stream_pass.run(model, sites, ids, on_stream, on_update)
+        top, update = seen[len(sites) - 1]
+        last = sites[-1]
+        end = _flat(last.stream.coefficient * top) + _flat(last.update.coefficient * update)
+        read = torch.randn(end.shape, generator=generator).to(end)
+        sources = [pair[side] for side in (0, 1) for pair in (seen[t] for t in range(len(sites)))]
+        pulled = [_unit(_flat(g).float()) for g in torch.autograd.grad((end * read).sum(), sources)]
+    return Cotangents(pulled[: len(sites)], pulled[len(sites) :])
+
+
+def measure(
+    model: PreTrainedModel,
+    sites: Sequence[Site],
+    ids: Tensor,
+    streams: Streams,
+    cotangents: Cotangents,
+    *,
+    heads: int,
+    gram_tokens: Tensor | None,
+    probes: int,
+    generator: torch.Generator,
+    check: Callable[[], None],
+) -> Gains:
+    """Pull cotangents back through every branch at every token.
+
+    Args:
+        model: frozen.
+        sites: of the model.
+        ids: [m, 1], the tokens themselves.
+        streams: of these tokens.
+        cotangents: from `columns`.
+        heads: H, the most heads of any site.
+        gram_tokens: indices into the m tokens at which heads are taken apart, or None.
+        probes: cotangents per branch; each is shared by all tokens.
+        generator: on the CPU.
+        check: called at every site; may raise to give up.
+
+    Raises:
+        ValueError: attention ran that could not be taken apart by heads.
+    """
+    count = int(ids.shape[0])
+    apart = torch.empty(0, dtype=torch.long) if gram_tokens is None else gram_tokens.cpu()
+    rows = torch.cat([torch.arange(count), apart.repeat_interleave(heads)]).to(ids.device)
+    gate = HeadGate(torch.cat([torch.full((count,), -1), torch.arange(heads).repeat(len(apart))]))
+    measuring = _Measuring(sites, streams, cotangents, rows, count, probes, generator)
+
+    def on_stream(t: int, found: Tensor) -> Tensor:
+        check()
+        return measuring.on_stream(t, found)
+
+    with torch.enable_grad(), gate:
+        stream_pass.run(model, sites, ids[rows], on_stream, measuring.on_update)
+    if gate.calls != sum(len(site.cores) for site in sites):
+        raise ValueError(f"{gate.calls} attention operations were seen at {len(sites)} sites")
+    return measuring.result(heads, len(apart))
+
+
+class _Measuring:
+    """The callbacks of one pass; each layer's graph is dropped when the next begins."""
+
+    def __init__(
+        self,
+        sites: Sequence[Site],
+        streams: Streams,
+        cotangents: Cotangents,
+        rows: Tensor,
+        count: int,
+        probes: int,
+        generator: torch.Generator,
+    ) -> None:
+        self._sites, self._streams, self._cotangents = sites, streams, cotangents
+        self._rows, self._count = rows, count
+        self._probes, self._generator = probes, generator
+        self._stream = self._update = torch.empty(0)
+        self._local: list[F64] = []
+        self._heads: list[Tensor] = []  # per site [probes, rows, d], the value path
+        self._drawn: list[list[Tensor]] = []
+
+    def _picked(self, pool: Tensor) -> Tensor:
+        chosen = torch.randint(len(pool), (self._probes,), generator=self._generator)
+        return pool[chosen.to(pool.device)]
+
+    def on_stream(self, t: int, found: Tensor) -> Tensor:
+        if t > 0:
+            self._local.append(self._rest_of_layer(t, found))
+        value = self._streams.stream[t][self._rows]
+        self._stream = value.reshape(found.shape).clone().requires_grad_()
+        return self._stream
+
+    def _rest_of_layer(self, t: int, found: Tensor) -> F64:
+        """From the update of site t-1 to the stream of site t."""
+        before, scale = self._sites[t - 1], self._sites[t].stream.coefficient
+        parallel = before.block == "parallel"
+        source = self._stream if parallel else self._update
+        unscale = before.stream.coefficient if parallel else before.update.coefficient
+        outgoing = _unit(self._streams.stream[t].float())
+        total = torch.zeros(self._count, self._count, device=found.device)
+        for v in self._picked(self._cotangents.stream[t]):
+            facing = v - outgoing * (outgoing @ v)[:, None]
+            everywhere = torch.zeros(len(self._rows), len(v), device=v.device)
+            everywhere[: self._count] = facing * scale
+            b = _pulled(found, source, everywhere)[: self._count] / unscale
+            size = facing.norm(dim=-1).clamp_min(1e-12)
+            total += (b @ b.T - facing @ facing.T) / (size[:, None] * size) / self._probes
+        return np.asarray(1 + total.double().cpu().numpy())
+
+    def on_update(self, t: int, found: Tensor) -> Tensor:
+        site = self._sites[t]
+        factor = site.update.coefficient / site.stream.coefficient
+        picked = self._picked(self._cotangents.update[t])
+        self._drawn.append(
+            [_pulled(found, self._stream, (v * factor).expand(len(self._rows), -1)) for v in picked]
+        )
+        self._heads.append(picked)
+        value = self._streams.update[t][self._rows]
+        self._update = value.reshape(found.shape).clone().requires_grad_()
+        return self._update
+
+    def result(self, heads: int, apart: int) -> Gains:
+        """Averages over probes."""
+        draw, grams = [], []
+        for picked, drawn in zip(self._heads, self._drawn, strict=True):
+            g = torch.stack(drawn)
+            gain = g[:, : self._count].square().sum(-1).mean(0).sqrt().clamp_min(1e-30)
+            draw.append(gain.double().cpu().numpy())
+            if apart:
+                tokens = self._rows[self._count :: heads]
+                paths = g[:, self._count :].reshape(len(picked), apart, heads, -1)
+                paths = paths / gain[tokens][:, None, None]
+                same = picked[:, None, None].expand(-1, apart, 1, -1)
+                both = torch.cat([same, paths], dim=2).double()
+                gram = torch.einsum("pjad,pjbd->ab", both, both) / (len(picked) * apart)
+                grams.append(gram.cpu().numpy())
+        return Gains(self._local, np.array(draw), np.array(grams) if apart else None)
