@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from service.contract.errors import Cancelled, ModelUnsupported, NotFinite, TooLong
 from service.contract.profiles import Documents
@@ -248,3 +249,51 @@ def test_jacobian_needs_a_head_to_read_from(
     model.get_output_embeddings = lambda: None
     with pytest.raises(ModelUnsupported, match="no LM head"):
         influence.measure(as_loaded(model), some_documents(), objective="jacobian")
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "cohere", "mixtral"])
+def test_fused_and_plain_attention_agree(
+    family: str, tiny_model: Callable[..., Any], as_loaded: Callable[..., LoadedModel]
+) -> None:
+    model, given = tiny_model(family), some_documents()
+    norms = {}
+    for implementation in ("sdpa", "eager"):
+        model.set_attn_implementation(implementation)
+        norms[implementation] = influence.measure(as_loaded(model), given).norms
+    np.testing.assert_allclose(norms["sdpa"], norms["eager"], rtol=1e-3)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-10), ("bfloat16", 0.1)])
+def test_does_not_depend_on_the_batch_in_any_dtype(
+    dtype: str,
+    tolerance: float,
+    tiny_model: Callable[..., Any],
+    as_loaded: Callable[..., LoadedModel],
+) -> None:
+    loaded, given = as_loaded(tiny_model(dtype=dtype)), some_documents(count=4)
+    alone, together = (influence.measure(loaded, given, batch_size=b).norms for b in (1, 4))
+    assert np.abs(alone - together).max() <= tolerance * alone.max()
+
+
+def test_a_language_model_inside_a_multimodal_wrapper(
+    as_loaded: Callable[..., LoadedModel], one_thread: None
+) -> None:
+    text = {
+        "vocab_size": 300, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 8,
+        "max_position_embeddings": 128,
+    }  # fmt: skip
+    vision = {
+        "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "image_size": 28, "patch_size": 14,
+    }  # fmt: skip
+    config = AutoConfig.for_model("gemma3", text_config=text, vision_config=vision)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float64)
+    model = model.eval().requires_grad_(False)
+    given = some_documents()
+    found = influence.measure(as_loaded(model), given, batch_size=3)
+    for row, ids in enumerate(given.ids):
+        norms, _ = by_plain_autograd(model, ids)
+        np.testing.assert_allclose(found.norms[row], norms, rtol=1e-6)
