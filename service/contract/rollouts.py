@@ -227,8 +227,8 @@ class RolloutRequest(Wire):
     mixing: MixingSpec = ConstantMixing()
     """How much of each layer's output is attention; trained models sum to about 4 over layers."""
     predictions: list[RolloutName] | None = Field(default=None, min_length=1, max_length=7)
-    """Default: `attention_only`, `residual`, `residual_content` where there is content,
-    `measured_kernel` for measured kernels, and `cesaro`."""
+    """Default: `attention_only`, `residual`, `residual_content`, `cesaro`; and `measured_kernel`
+    for measured kernels."""
     gains: GainSpec = GainSpec()
     threshold: float = Field(default=0.75, gt=0, le=1e6)
     """Density below which a position counts as dead; 1 is uniform."""

@@ -30,7 +30,7 @@ F64 = npt.NDArray[np.float64]
 DEFAULT_ALIBI_HEADS = 16
 _LAYER_OVERHEAD = 20_000
 """A layer costs at least as much as this many positions."""
-_WINDOW_COST, _DISTANCE_COST = 8.0, 0.25
+_WINDOW_COST, _DISTANCE_COST = 10.0, 0.25
 """Time per position and head, relative to causal ALiBi; per logit for a distance profile."""
 _SECOND_MOMENT_COST = 48.0**3
 """Per layer and head, at the coarsest binning."""

@@ -129,12 +129,8 @@ def _names(inputs: Inputs) -> list[RolloutName]:
     asked = inputs.request.predictions
     if asked is not None:
         return asked
-    names: list[RolloutName] = ["attention_only", "residual"]
-    if inputs.has_content:
-        names.append("residual_content")
-    if inputs.kernel.type == "measured":
-        names.append("measured_kernel")
-    return [*names, "cesaro"]
+    names: list[RolloutName] = ["attention_only", "residual", "residual_content", "cesaro"]
+    return [*names, "measured_kernel"] if inputs.kernel.type == "measured" else names
 
 
 def _check(inputs: Inputs, names: list[RolloutName]) -> None:

@@ -40,7 +40,12 @@ def influence(answer: RolloutResponse, name: str) -> np.ndarray:
 def test_defaults(body: dict[str, Any]) -> None:
     answer = post(body)
     n, layers = body.get("sequence_length", 256), body["layers"]
-    assert list(answer.predictions) == ["attention_only", "residual", "cesaro"]
+    assert list(answer.predictions) == [
+        "attention_only",
+        "residual",
+        "residual_content",
+        "cesaro",
+    ]
     for prediction in answer.predictions.values():
         assert len(prediction.influence) == n
         assert sum(prediction.influence) == pytest.approx(1)
