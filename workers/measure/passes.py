@@ -62,8 +62,12 @@ def logits(model: PreTrainedModel, ids: Tensor, seen: Pass, *, keep: int) -> Ten
     Call it inside `observed` with the same `keep`. No key-value cache is kept.
     """
     seen.leaf = seen.hidden = None
-    options: dict[str, Any] = {"use_cache": False}
-    if "logits_to_keep" in inspect.signature(model.forward).parameters:
+    known = inspect.signature(model.forward).parameters.values()
+    names = {parameter.name for parameter in known}
+    options: dict[str, Any] = {}
+    if "use_cache" in names or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known):
+        options["use_cache"] = False
+    if "logits_to_keep" in names:
         options["logits_to_keep"] = keep
     found: Tensor = model(input_ids=ids, **options).logits[:, -keep:]
     return at_least_float32(found)
@@ -88,11 +92,13 @@ def _last_positions_hook(seen: Pass, keep: int) -> Any:
     def hook(
         _module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        if args:
-            seen.hidden = args[0][:, -keep:]
+        name = None if args else next(iter(kwargs))
+        hidden: Tensor = args[0] if name is None else kwargs[name]
+        if hidden.dim() != 3:  # tokens of all documents in one row: which are last is unknown here
+            return args, kwargs
+        seen.hidden = hidden[:, -keep:]
+        if name is None:
             return (seen.hidden, *args[1:]), kwargs
-        name = next(iter(kwargs))
-        seen.hidden = kwargs[name][:, -keep:]
         return args, {**kwargs, name: seen.hidden}
 
     return hook

@@ -125,7 +125,8 @@ def positional_encoding(model: PreTrainedModel) -> PositionalEncoding:
     if _uses_alibi(config):
         return "alibi"
     names = {type(module).__name__.lower() for module in model.modules()}
-    if any("rotary" in name for name in names) or getattr(config, "rope_parameters", None):
+    fields = ("rope_parameters", "rotary_dim")  # GPT-J keeps its rotations in a buffer
+    if any("rotary" in name for name in names) or any(getattr(config, f, None) for f in fields):
         return "rotary"
     if any("sinusoidal" in name for name in names):
         return "sinusoidal"

@@ -63,9 +63,10 @@ def resolve(request: ProfileRequest, options: LoadOptions) -> Resolved:
         _no_revision(request)
         place = local.find(model.removeprefix("local:"), options.model_dir)
         revision = local.digest(place)
-    elif not pretrained and (preset := presets.find(model)) and request.revision is None:
+    elif not pretrained and request.revision is None and (preset := presets.find(model)):
         place, revision = preset, _digest(preset.config)
     elif model.startswith("preset:"):
+        _no_revision(request)
         known = ", ".join(presets.presets())
         raise ModelNotFound(
             f"`model`: no preset is named {model!r}; there is {known}", field="model"

@@ -221,8 +221,9 @@ def test_without_a_tokenizer_there_is_none(save: Callable[..., Path], options: L
 
 def test_revisions_belong_to_the_hub(save: Callable[..., Path], options: LoadOptions) -> None:
     save()
-    with pytest.raises(ModelNotFound, match="has no revisions"):
-        load(request(revision="main"), options)
+    for given in (request(), request("preset:gpt2", weights="random")):
+        with pytest.raises(ModelNotFound, match="has no revisions"):
+            load(given.model_copy(update={"revision": "main"}), options)
 
 
 def test_the_text_model_of_a_multimodal_wrapper_is_described(
