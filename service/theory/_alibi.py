@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from service.theory import _blocked
+from service.theory import _blocked, _plan
 from service.theory._recursion import F64, geometric, windowed_suffix_sums
 
 _DOMINANT = 1e30
@@ -32,7 +32,7 @@ class Heads:
     """Heads of positive weight by ascending slope."""
     used_slopes: F64
     used_weights: F64
-    plan: _blocked.Plan | None
+    plan: _plan.Plan | None
     """Of the causal mask without a window; None for the others, which go head by head."""
     seen: F64
     """[used, 1 + most]: weight of the nearest k tokens on one side; empty with a plan."""
@@ -50,7 +50,7 @@ def _heads(length: int, slopes_: bytes, weights_: bytes, window: int, prefix: in
     order = used[np.argsort(slopes[used], kind="stable")]
     plan, seen = None, np.empty((0, 0))
     if window >= length and prefix <= 1:
-        plan = _blocked.plan(length, slopes[order], weights[order])
+        plan = _plan.plan(length, slopes[order], weights[order])
     else:
         most = min(window, length) - 1
         seen = geometric(slopes[order][:, None], np.arange(most + 1.0))

@@ -172,20 +172,7 @@ def collapse(
         f"over {len(kernels)} layers sum lambda = {total:.4g}, sum lambda*delta = {off:.4g}, "
         f"P[n-1,0] = {first:.4g}, P[n-1,n-1] = {last:.4g}"
     )
-    if influence.size == 1:
-        collapses, reason = False, "a single token has nothing to collapse onto"
-    elif not causal:
-        collapses, reason = False, "the mask is not causal, so no token comes before all others"
-    elif off == 0:
-        collapses, reason = False, "no layer moves weight off the diagonal"
-    elif diverges is None:
-        collapses = first >= COLLAPSED
-        relation = "reaches" if collapses else "stays below"
-        reason = f"at this depth P[n-1,0] {relation} {COLLAPSED:g}"
-    elif diverges:
-        collapses, reason = True, "the schedule's sum diverges as layers are added"
-    else:
-        collapses, reason = False, "the schedule's sum converges however many layers are added"
+    collapses, reason = _verdict(influence.size, causal, off, first, diverges)
     return Collapse(
         verdict=COLLAPSES if collapses else NO_COLLAPSE,
         collapses=collapses,
@@ -196,6 +183,24 @@ def collapse(
         row_entropy=entropy,
         evidence=f"{reason}; {numbers}",
     )
+
+
+def _verdict(
+    length: int, causal: bool, off: float, first: float, diverges: bool | None
+) -> tuple[bool, str]:
+    if length == 1:
+        return False, "a single token has nothing to collapse onto"
+    if not causal:
+        return False, "the mask is not causal, so no token comes before all others"
+    if off == 0:
+        return False, "no layer moves weight off the diagonal"
+    if diverges is None:
+        collapses = first >= COLLAPSED
+        relation = "reaches" if collapses else "stays below"
+        return collapses, f"at this depth P[n-1,0] {relation} {COLLAPSED:g}"
+    if diverges:
+        return True, "the schedule's sum diverges as layers are added"
+    return False, "the schedule's sum converges however many layers are added"
 
 
 def monotone_violation(attention: npt.ArrayLike) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -19,16 +18,16 @@ from service.contract.rollouts import (
     RolloutRequest,
     RolloutResponse,
 )
-from service.theory import cesaro, rollout, second_moment_architecture, shape
+from service.theory import cesaro, rollout, shape
 from service.theory.curve import Curve
-from service.theory.kernels import Kernel
-from service.usecases.rollout_inputs import Inputs, check_work, resolve
+from service.usecases.rollout_bounds import check_kernel, check_work
+from service.usecases.rollout_curves import Curves
+from service.usecases.rollout_inputs import Inputs, resolve
 from service.usecases.rollout_summary import summarise
 
 F64 = npt.NDArray[np.float64]
 _DENSITY_POINTS = 100
 _MONOTONE_TOLERANCE = 1e-9
-_HALF = 0.5
 
 
 def compute(request: RolloutRequest) -> RolloutResponse:
@@ -39,8 +38,9 @@ def compute(request: RolloutRequest) -> RolloutResponse:
         TooLarge: length x layers x heads x rollouts is above the limit; names it.
     """
     inputs = resolve(request)
+    check_kernel(inputs)
     names = _names(inputs)
-    curves = _Curves(inputs)
+    curves = Curves(inputs)
     _check(inputs, names)
     predictions: dict[str, RolloutPrediction] = {
         name: _prediction(curves.of(name), request) for name in names
@@ -69,60 +69,6 @@ def compute(request: RolloutRequest) -> RolloutResponse:
         summary=summarise(inputs, main, _zone(main, request), report),
         assumptions=list(inputs.assumptions),
     )
-
-
-class _Curves:
-    """Curves by name, each computed once."""
-
-    def __init__(self, inputs: Inputs) -> None:
-        self._inputs = inputs
-        self._found: dict[str, F64] = {}
-
-    @cached_property
-    def kernels(self) -> list[Kernel]:
-        return self._inputs.kernels(content=False)
-
-    @cached_property
-    def kernels_content(self) -> list[Kernel]:
-        return self._inputs.kernels(content=True) if self._inputs.has_content else self.kernels
-
-    @property
-    def main(self) -> F64:
-        """The curve that uses everything the request says."""
-        return self.of("residual_content")
-
-    def of(self, name: RolloutName) -> F64:
-        if not self._inputs.has_content and name in {"residual_content", "measured_kernel"}:
-            name = "residual"
-        if name not in self._found:
-            self._found[name] = self._compute(name)
-        return self._found[name]
-
-    def after_each_force(self) -> list[tuple[rollout.ForceName, F64]]:
-        inputs = self._inputs
-        uniform = [inputs.uniform()] * inputs.layers
-        alone = rollout.rollout(uniform, np.ones(inputs.layers))
-        residual = rollout.rollout(uniform, inputs.mixing)
-        return [
-            ("causal_mask", alone),
-            ("residual", residual),
-            ("positional_encoding", self.of("residual")),
-            ("content", self.main),
-        ]
-
-    def _compute(self, name: RolloutName) -> F64:
-        inputs = self._inputs
-        if name == "attention_only":
-            return rollout.rollout(self.kernels, np.ones(inputs.layers))
-        if name == "half_residual":
-            return rollout.rollout(self.kernels, np.full(inputs.layers, _HALF))
-        if name == "residual_content":
-            return rollout.rollout(self.kernels_content, inputs.mixing)
-        if name == "cesaro":
-            return cesaro.finite(inputs.length, inputs.layers, _mean_mixing(inputs))
-        if name == "second_moment":
-            return _second_moment(inputs)
-        return rollout.rollout(self.kernels, inputs.mixing)
 
 
 def _names(inputs: Inputs) -> list[RolloutName]:
@@ -169,27 +115,8 @@ def _check_second_moment(inputs: Inputs) -> None:
         )
 
 
-def _second_moment(inputs: Inputs) -> F64:
-    slopes = np.zeros((1, inputs.heads)) if inputs.slopes is None else inputs.slopes
-    temperature = inputs.kernel.temperature
-    shape_ = (inputs.layers, inputs.heads)
-    return second_moment_architecture.from_architecture(
-        inputs.length,
-        inputs.layers,
-        inputs.layer_mixing,
-        slopes=np.broadcast_to(slopes, shape_) / temperature,
-        diagonal=np.broadcast_to(inputs.diagonal, shape_) / temperature,
-        mlp_gain=inputs.request.gains.mlp,
-        mlp_coherence=inputs.request.gains.mlp_coherence,
-    )
-
-
-def _mean_mixing(inputs: Inputs) -> float:
-    return float(np.clip(inputs.mixing.mean(), 0.0, 1.0))
-
-
 def _cesaro(inputs: Inputs) -> CesaroReport:
-    layers, a, threshold = inputs.layers, _mean_mixing(inputs), inputs.request.threshold
+    layers, a, threshold = inputs.layers, inputs.mean_mixing, inputs.request.threshold
     positions = np.arange(1, _DENSITY_POINTS + 1) / _DENSITY_POINTS
     density, atom = cesaro.density(positions, layers, a)
     parts = cesaro.decompose(layers, a, threshold)

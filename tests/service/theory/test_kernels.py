@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.theory import _blocked, _distance, kernels
+from service.theory import _alibi, _distance, _plan, kernels
 from service.theory.kernels import Kernel
 
 SLOPE = st.one_of(st.sampled_from([0.0, 1e-12, 1e-3, 0.5, 50.0]), st.floats(0, 50))
@@ -156,15 +156,17 @@ def test_chunks_join_without_a_seam(
     for name, size in zip(
         ("NEAR_ELEMENTS", "NEAR_MINIMUM", "FAR_BLOCK", "FAR_BLOCKS"), sizes, strict=True
     ):
-        monkeypatch.setattr(_blocked, name, size)
-    _blocked._plan.cache_clear()
+        monkeypatch.setattr(_plan, name, size)
+    _plan._plan.cache_clear()
+    _alibi._heads.cache_clear()
     generator = np.random.default_rng(len(slopes))
     for n in (33, 100, 515):
         diagonal = generator.normal(size=len(slopes)) * 40
         kernel = kernels.alibi(n, slopes, diagonal)
         rival = dense_rivals.alibi(n, slopes, diagonal.tolist())
         check(kernel, rival, np.full(len(slopes), 1 / len(slopes)))
-    _blocked._plan.cache_clear()
+    _plan._plan.cache_clear()
+    _alibi._heads.cache_clear()
 
 
 @pytest.mark.parametrize("n", [16_384, 40_000])

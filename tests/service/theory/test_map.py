@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-import service.theory as theory
+from service import theory
 
 MODULES = [m.name for m in pkgutil.iter_modules(theory.__path__) if not m.name.startswith("_")]
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from service.contract.architectures import ARCHITECTURES
 from service.contract.errors import InvalidRequest, TooLarge
-from service.contract.rollouts import ARCHITECTURES, RolloutRequest, RolloutResponse
+from service.contract.rollouts import RolloutRequest, RolloutResponse
 from service.theory import cesaro, kernels, rollout
 from service.usecases import rollouts
 
