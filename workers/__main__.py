@@ -24,7 +24,7 @@ from service.store.connection import connect, durability_problem, is_outage, pol
 from service.store.keys import QueueName
 from service.store.profiles import StoredProfile, read_profile
 from service.store.tokenizers import publish_tokenizer
-from workers.faults import EXIT_CONFIG
+from workers.faults import EXIT_CONFIG, EXIT_DEVICE
 from workers.loop import Handler, Worker
 from workers.pending import PendingResults
 
@@ -128,4 +128,9 @@ def _profile_handler(settings: Settings) -> Handler:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    if status == EXIT_DEVICE:
+        # With a broken CUDA context the interpreter's own clean-up may hang.
+        logging.shutdown()
+        os._exit(status)
+    sys.exit(status)

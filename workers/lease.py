@@ -64,19 +64,19 @@ class Shutdown:
 
     def __init__(self, grace: float) -> None:
         self._grace = grace
-        self._event = threading.Event()
+        # A plain flag: the signal handler may interrupt whoever holds an Event's lock.
+        self._requested = False
         self._deadline = float("inf")
 
     def request(self) -> None:
         """Stop soon; asked a second time, at once."""
-        again = self._event.is_set()
-        self._deadline = time.monotonic() + (0.0 if again else self._grace)
-        self._event.set()
+        self._deadline = time.monotonic() + (0.0 if self._requested else self._grace)
+        self._requested = True
 
     @property
     def requested(self) -> bool:
         """Whether the process shall stop."""
-        return self._event.is_set()
+        return self._requested
 
     @property
     def left(self) -> float:
@@ -85,7 +85,9 @@ class Shutdown:
 
     def sleep(self, seconds: float) -> None:
         """Sleep, but not past a wish to stop."""
-        self._event.wait(seconds)
+        end = time.monotonic() + seconds
+        while not self._requested and (left := end - time.monotonic()) > 0:
+            time.sleep(min(0.05, left))
 
 
 class JobContext:

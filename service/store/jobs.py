@@ -19,6 +19,8 @@ from service.store.records import job_from_view
 from service.store.scripts import ROUTE, ScriptName, source
 from service.store.watch import Watcher
 
+POSITION_SECONDS = 3.0
+"""How often those who follow a waiting job learn of its position."""
 ANONYMOUS = "anonymous"
 """The one caller that all requests without a key are."""
 
@@ -155,7 +157,7 @@ class JobStore:
             JobNotFound: there is none.
         """
         last: Job | None = None
-        async with contextlib.aclosing(self._watcher.follow(job_id)) as looks:
+        async with contextlib.aclosing(self._watcher.follow(job_id, POSITION_SECONDS)) as looks:
             async for job in looks:
                 # The estimate moves with every look; that alone is no event.
                 news = job.model_copy(update={"eta_seconds": None})

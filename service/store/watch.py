@@ -67,8 +67,13 @@ class Watcher:
                 return None
         return await self._read(job_id)
 
-    async def follow(self, job_id: str) -> AsyncGenerator[Job]:
+    async def follow(self, job_id: str, refresh: float | None = None) -> AsyncGenerator[Job]:
         """The job now and after each change; ends when the job is gone.
+
+        Args:
+            job_id: whose changes.
+            refresh: while the job waits, look again after so many seconds: its position changes
+                without an event of its own.
 
         Raises:
             StoreUnavailable: Redis was away at the start; later outages are waited out.
@@ -85,9 +90,15 @@ class Watcher:
             seen, job = watch.version, await self._read(job_id)
             while job is not None:
                 yield job
-                while watch.version == seen:
-                    await watch.changed.wait()
-                seen, job = watch.version, watch.job
+                pause = refresh if job.state == "queued" else None
+                try:
+                    async with asyncio.timeout(pause):
+                        while watch.version == seen:
+                            await watch.changed.wait()
+                    seen, job = watch.version, watch.job
+                except TimeoutError:
+                    with contextlib.suppress(StoreUnavailable):
+                        job = await self._read(job_id)
         finally:
             watch.watchers -= 1
             if watch.watchers == 0:

@@ -9,6 +9,7 @@ import pytest
 import redis
 import redis.asyncio
 
+from service.store import jobs as jobs_module
 from service.store import watch
 from service.store.claims import ClaimStore
 from service.store.connection import connect_async
@@ -92,6 +93,19 @@ async def test_waiting_survives_a_job_that_vanishes(
     redis_sync.publish("{lacuna}:events", JOB)
     await asyncio.wait_for(task, 5)
     assert states == ["running"]
+
+
+async def test_who_follows_a_waiting_job_sees_it_move_up(
+    jobs: JobStore, redis_sync: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_module, "POSITION_SECONDS", 0.05)
+    await jobs.submit("b" * 32, b"{}", queue="cpu")
+    await jobs.submit(JOB, b"{}", queue="cpu")
+    events = jobs.events(JOB)
+    assert (await anext(events)).position == 1
+    ClaimStore(redis_sync, name="w", queues=["cpu"]).claim()
+    assert (await asyncio.wait_for(anext(events), 5)).position == 0
+    await events.aclose()
 
 
 async def test_two_gateways_both_hear(redis_url: str, jobs: JobStore) -> None:
