@@ -45,14 +45,14 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Settings:
     # A short path: a unix socket's address has at most 107 bytes.
     folder = tmp_path_factory.mktemp("s")
     return Settings(data_dir=folder, model_dir=model_dir, lease_seconds=3.0, log_format="text")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def stack(settings: Settings) -> Iterator[Stack]:
     with Stack(settings) as running:
         yield running
