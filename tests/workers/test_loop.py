@@ -77,7 +77,7 @@ async def test_an_idle_worker_starts_a_job_at_once(
     for number in range(5):
         job = await until(jobs, await submit(jobs, make_request(f"sleep 0#{number}")))
         assert job.started_at is not None
-        assert millis(job.started_at) - millis(job.created_at) < 200
+        assert millis(job.started_at) - millis(job.created_at) < 1_000  # no polling
 
 
 def millis(moment: str) -> float:

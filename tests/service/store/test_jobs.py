@@ -42,7 +42,7 @@ async def jobs(redis_async: redis.asyncio.Redis) -> AsyncIterator[JobStore]:
 
 @pytest.fixture
 def claims(redis_sync: redis.Redis) -> ClaimStore:
-    return ClaimStore(redis_sync, name="worker-1", queues=["cpu"], lease=0.2, job_ttl=100)
+    return ClaimStore(redis_sync, name="worker-1", queues=["cpu"], lease=0.5, job_ttl=100)
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ async def test_an_expired_lease_requeues_in_front_and_fences_the_former_owner(
     lost = claims.claim()
     assert lost is not None
     assert claims.expire() == 0
-    await asyncio.sleep(0.25)
+    await asyncio.sleep(0.55)
     assert rival.expire() == 1
     assert (await jobs.get(name(1))).position == 0
     taken = rival.claim()
@@ -221,7 +221,7 @@ async def test_a_beat_keeps_the_lease(jobs: JobStore, claims: ClaimStore) -> Non
     claim = claims.claim()
     assert claim is not None
     for _ in range(4):
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.2)
         assert claims.beat(claim, 0, "") == "ok"
         assert claims.expire() == 0
 
@@ -234,7 +234,7 @@ async def test_a_poison_job_fails_after_three_deliveries(
         claim = claims.claim()
         assert claim is not None
         assert claim.attempt == attempt
-        await asyncio.sleep(0.21)
+        await asyncio.sleep(0.51)
         claims.expire()
     assert claims.claim() is None
     job = await jobs.get(name(1))
@@ -296,7 +296,7 @@ async def test_a_cancelled_job_whose_worker_dies_ends_cancelled(
     await jobs.submit(name(1), REQUEST, queue="cpu")
     claims.claim()
     await jobs.cancel(name(1))
-    await asyncio.sleep(0.25)
+    await asyncio.sleep(0.55)
     claims.expire()
     assert (await jobs.get(name(1))).state == "cancelled"
 
@@ -339,7 +339,7 @@ async def test_terminal_states_are_final(jobs: JobStore, claims: ClaimStore) -> 
     assert claims.cancelled(claim) == "lost"
     assert claims.finish(claim, result(2)) == "lost"
     assert (await jobs.cancel(name(1))).state == "done"
-    await asyncio.sleep(0.25)
+    await asyncio.sleep(0.55)
     assert claims.expire() == 0
     assert claims.mend() == 0
     assert (await jobs.get(name(1))).state == "done"
@@ -365,7 +365,7 @@ async def test_a_late_result_ends_a_waiting_job_but_not_another_workers(
     for number in (1, 2):
         await jobs.submit(name(number), REQUEST, queue="cpu")
     lost = [claims.claim(), claims.claim()]
-    await asyncio.sleep(0.25)
+    await asyncio.sleep(0.55)
     assert claims.expire() == 2
     first, second = lost
     assert first is not None
