@@ -47,6 +47,7 @@ class Accumulator:
             self._weights = zeros(n, n, dtype=torch.float32)
         self._distance = zeros(heads, n) if detail == "distance" else None
         self._first = zeros(heads, n) if detail == "distance" else None
+        self._sums = zeros(heads, n) if detail == "distance" else None
         self._last = zeros(heads, n)
         self._diagonal, self._all = zeros(heads), zeros(heads)
         self._pairs = int(self.mask.visible.sum())
@@ -76,7 +77,8 @@ class Accumulator:
             self._weights[:, start:stop, :reach] += summed
         elif self.detail == "mean" and self._weights is not None:
             self._weights[start:stop, :reach].add_(summed.sum(0), alpha=1 / self.heads)
-        elif self._distance is not None and self._first is not None:
+        elif self._distance is not None and self._first is not None and self._sums is not None:
+            self._sums[:, start:stop] += summed.sum(-1)
             self._first[:, start:stop] += summed[:, :, 0]
             by_distance = diagonal_sums(summed, start)
             self._distance[:, : by_distance.shape[1]] += by_distance
@@ -95,6 +97,7 @@ class Accumulator:
             weights=None if self._weights is None else (self._weights / count).cpu().numpy(),
             distance=distance,
             first=None if self._first is None else _numpy(self._first / count),
+            row_sums=None if self._sums is None else _numpy(self._sums / count),
             last_row=_numpy(self._last / count),
             diagonal=_numpy(self._diagonal / (n * count)),
             off_diagonal=_numpy(off),

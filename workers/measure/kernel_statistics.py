@@ -43,8 +43,9 @@ class LayerStatistics:
 
     ``weights``: [H, n, n] (detail per_head; [H, b, b] when binned) or [n, n] (mean), else None.
     ``distance`` [H, n]: mean weight on the token at that distance, token 0 left out, over the
-    queries that have one. ``first`` [H, n]: mean weight on token 0, by query. Both None except for
-    detail distance. ``last_row`` [H, n]: the last query's weights.
+    queries that have one. ``first`` [H, n]: mean weight on token 0, by query. ``row_sums`` [H, n]:
+    1, less with sinks. All three None except for detail distance.
+    ``last_row`` [H, n]: the last query's weights.
     ``diagonal``, ``off_diagonal`` [H]: mean of ``scaling * q.k`` before soft-capping, bias and
     mask, on the diagonal and over the visible pairs below it. Rows sum to less than 1 with sinks.
     """
@@ -53,6 +54,7 @@ class LayerStatistics:
     weights: NDArray[np.float32] | None
     distance: F64 | None
     first: F64 | None
+    row_sums: F64 | None
     last_row: F64
     diagonal: F64
     off_diagonal: F64
@@ -114,6 +116,7 @@ def join_heads(parts: list[LayerStatistics]) -> LayerStatistics:
         weights=joined,
         distance=_concatenated([part.distance for part in parts]),
         first=_concatenated([part.first for part in parts]),
+        row_sums=_concatenated([part.row_sums for part in parts]),
         last_row=np.concatenate([part.last_row for part in parts]),
         diagonal=np.concatenate([part.diagonal for part in parts]),
         off_diagonal=np.concatenate([part.off_diagonal for part in parts]),

@@ -146,6 +146,8 @@ def test_coarser_details_follow_from_the_finest(family: str, ids: Tensor) -> Non
         assert profile.distance is not None
         assert profile.first is not None
         np.testing.assert_allclose(profile.first, kernels[:, :, 0], atol=1e-6)
+        assert profile.row_sums is not None
+        np.testing.assert_allclose(profile.row_sums, kernels.sum(-1), atol=1e-6)
         for d in range(LENGTH - 1):
             along = [kernels[:, i, i - d] for i in range(d + 1, LENGTH)]
             np.testing.assert_allclose(profile.distance[:, d], np.mean(along, 0), atol=1e-6)

@@ -1,0 +1,122 @@
+"""The measured kernel of a long input, from its distance profile and the column of token 0.
+
+At lengths where a layer's n x n mean kernel does not fit, two margins of it are kept per head: the
+mean weight at each distance i - j, and the weight on token 0 by query i. The kernel here has both
+exactly, and otherwise the least structure (the maximum-entropy kernel with these margins):
+
+    A[i, 0] = c_i,    A[i, j] = (s_i - c_i) w(i - j) / W_i,    W_i = w(0) + ... + w(i - 1),
+
+with s_i the sum of the row: 1, or less where an attention sink keeps a share.
+
+w is found by iterative scaling: the total at distance d of the current kernel is
+w(d) * sum_{i > d} (s_i - c_i) / W_i, and w(d) is multiplied by the measured total over this one
+(Darroch and Ratcliff, 1972). One step costs O(n) per head.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+F64 = NDArray[np.float64]
+
+
+class ProfileKernel:
+    """Implements `service.theory.kernels.Kernel` from w, c and s, all [H, n].
+
+    Rows of the head average are scaled to sum 1, as a rollout needs.
+    """
+
+    def __init__(self, weights: F64, first: F64, sums: F64) -> None:
+        self._weights = np.asarray(weights, dtype=np.float64)
+        below = _below(self._weights)
+        only_first = below == 0  # nothing else to see
+        only_first[:, 0] = True
+        inside = np.where(only_first, sums, first) / sums.mean(0)
+        free = sums / sums.mean(0) - inside
+        self._first = inside
+        self._scale = np.divide(free, below, out=np.zeros_like(below), where=~only_first)
+
+    @property
+    def length(self) -> int:
+        """Number of tokens n."""
+        return int(self._weights.shape[1])
+
+    @property
+    def heads(self) -> int:
+        """Number of heads H."""
+        return int(self._weights.shape[0])
+
+    def apply(self, row: F64) -> F64:
+        """Mean over heads of ``row @ A_h``, [n]; a correlation by FFT, O(n log n) per head."""
+        n = self.length
+        size = 2 * n
+        scaled = np.fft.rfft(row * self._scale, size)
+        spread = np.fft.irfft(scaled * np.fft.rfft(self._weights, size).conj(), size)[:, :n]
+        spread = np.maximum(spread, 0.0) if (row >= 0).all() else spread
+        spread[:, 0] = self._first @ row
+        return np.asarray(spread.mean(0))
+
+    def dense(self) -> F64:
+        """All heads, [H, n, n]."""
+        n = self.length
+        distance = np.arange(n)[:, None] - np.arange(n)
+        seen = self._weights[:, np.maximum(distance, 0)] * (distance >= 0)
+        matrix = seen * self._scale[:, :, None]
+        matrix[:, :, 0] = self._first
+        return np.asarray(matrix)
+
+    def off_diagonal_mass(self) -> float:
+        """max_i (1 - A[i, i]) of the head average."""
+        diagonal = self._weights[:, :1] * self._scale
+        diagonal[:, 0] = self._first[:, 0]
+        return float(1 - diagonal.mean(0).min())
+
+
+def fit(
+    distance: F64, first: F64, sums: F64 | None = None, *, steps: int = 500, tolerance: float = 1e-6
+) -> ProfileKernel:
+    """The kernel whose margins are ``distance`` and ``first``.
+
+    Args:
+        distance: [H, n], mean weight at each distance over the queries that have one, token 0 left
+            out; as `LayerStatistics.distance`.
+        first: [H, n] in [0, 1], mean weight on token 0 by query; as `LayerStatistics.first`.
+        sums: [H, n], row sums, as `LayerStatistics.row_sums`; None: all 1.
+        steps: at most so many.
+        tolerance: largest relative error of a distance's total at which to stop, for distances that
+            hold at least a millionth of the weight.
+    """
+    n = first.shape[1]
+    queries = np.maximum(np.arange(n - 1, -1, -1), 0)
+    totals = np.asarray(distance, dtype=np.float64) * queries
+    sums = np.ones_like(first) if sums is None else sums
+    free = np.maximum(sums - first, 0.0)
+    free[:, 0] = 0.0
+    totals *= free.sum(1, keepdims=True) / np.maximum(totals.sum(1, keepdims=True), 1e-300)
+    weights = totals / np.maximum(totals.max(1, keepdims=True), 1e-300)
+    heavy = totals > 1e-6 * totals.sum(1, keepdims=True)
+    for _ in range(steps):
+        below = _below(weights)
+        share = np.divide(free, below, out=np.zeros_like(free), where=below > 0)
+        model = weights * _above(share)
+        factor = np.divide(totals, model, out=np.zeros_like(totals), where=model > 0)
+        weights = weights * factor
+        weights /= np.maximum(weights.max(1, keepdims=True), 1e-300)
+        if not heavy.any() or np.abs(factor[heavy] - 1).max() < tolerance:
+            break
+    return ProfileKernel(weights, first, sums)
+
+
+def _below(weights: F64) -> F64:
+    """W_i = sum of w at distances below i, [H, n]."""
+    sums = np.zeros_like(weights)
+    np.cumsum(weights[:, :-1], axis=1, out=sums[:, 1:])
+    return sums
+
+
+def _above(share: F64) -> F64:
+    """Sum over the queries i > d, [H, n] by d."""
+    sums = np.zeros_like(share)
+    sums[:, :-1] = np.cumsum(share[:, :0:-1], axis=1)[:, ::-1]
+    return sums
