@@ -216,7 +216,8 @@ def ratios(loaded: LoadedModel, length: int, count: int, rounds: int) -> None:
     for name, taken in seconds.items():
         each = [one / other for one, other in zip(taken, base, strict=True)]
         low, high, mid = min(each), max(each), statistics.median(each)
-        print(f"{name:50}{mid:8.2f}{low:9.2f}{high:9.2f}{statistics.median(taken):9.2f}")
+        taken_mid = statistics.median(taken)
+        print(f"{name:50}{mid:8.2f}{low:9.2f}{high:9.2f}{taken_mid:9.2f}", flush=True)
 
 
 def peak_memory(length: int) -> None:
