@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
-from scipy.special import gammaincc, gammaln, logsumexp
+from scipy.special import gammaincc, gammaln
 
 from service.theory.curve import F64
 
@@ -225,5 +225,10 @@ def _log_density(x: F64, layers: int, a: float) -> F64:
             logs = np.log(part)
         # x^0 = 1 also at x = 0, where ln x is -inf
         powers = np.multiply(k - 1, logs, out=np.zeros((part.shape[0], k.size)), where=k > 1)
-        out[first : first + step] = logsumexp(constant + powers, axis=1)
+        terms = constant + powers
+        largest = terms.max(axis=1)
+        scale = np.where(np.isfinite(largest), largest, 0.0)
+        with np.errstate(divide="ignore"):
+            sums = np.log(np.exp(terms - scale[:, None]).sum(axis=1))
+        out[first : first + step] = sums + scale
     return out
