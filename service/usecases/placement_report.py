@@ -45,13 +45,6 @@ def respond(
     visibility = problem.visibilities(order)
     weight = float(relevance.sum())
     kept = set(ids)
-    exceeds = None if curve.max_length is None else length > curve.max_length
-    warnings = list(curve.warnings)
-    if exceeds:
-        warnings.append(
-            f"the prompt has {length} tokens; the model's configuration declares {curve.max_length}"
-        )
-    against = placement.baselines(problem)
     value = solution.value
     return PlacementResponse(
         order=[one.id for one in placed],
@@ -59,11 +52,7 @@ def respond(
         dropped=[chunk.id for chunk in request.chunks if chunk.id not in kept],
         value=value,
         mean_visibility=float(relevance @ visibility) / weight if weight > 0 else 0.0,
-        gain=Gain(
-            given=_gain(value, against.given),
-            relevance_first=_gain(value, against.relevance_first),
-            zigzag=_gain(value, against.zigzag),
-        ),
+        gain=_gains(problem, value),
         method=solution.method,
         upper_bound=solution.upper_bound,
         gap=_gain(solution.upper_bound, value) or 0.0,
@@ -73,11 +62,11 @@ def respond(
         profile_id=curve.profile_id,
         prompt_tokens=length,
         extrapolated=curve.extrapolated(length),
-        exceeds_context=exceeds,
+        exceeds_context=None if curve.max_length is None else length > curve.max_length,
         dead_zone=zone,
         suggestions=_suggestions(problem, order, placed, length),
         confidence=curve.confidence(length),
-        warnings=warnings,
+        warnings=[*curve.warnings, *_too_long(curve, length)],
     )
 
 
@@ -162,6 +151,23 @@ def _suggestions(
             chunk_id=None,
             detail=f"{text}: ask {2 if share < 2 / 3 else 3} times with a part of the chunks each",
         ),
+    ]
+
+
+def _gains(problem: placement.Problem, value: float) -> Gain:
+    against = placement.baselines(problem)
+    return Gain(
+        given=_gain(value, against.given),
+        relevance_first=_gain(value, against.relevance_first),
+        zigzag=_gain(value, against.zigzag),
+    )
+
+
+def _too_long(curve: PlacementCurve, length: int) -> list[str]:
+    if curve.max_length is None or length <= curve.max_length:
+        return []
+    return [
+        f"the prompt has {length} tokens; the model's configuration declares {curve.max_length}"
     ]
 
 

@@ -13,6 +13,7 @@ from service.store.profiles import StoredProfile
 from service.usecases import placement_curves as curves
 from service.usecases.placement_curves import PlacementCurve
 from service.usecases.placement_order import place
+from service.usecases.placement_theory import architecture_of
 
 __all__ = ["ProfileReader", "TokenCounter", "answer", "find_curve", "place"]
 
@@ -114,7 +115,7 @@ async def _theory(
         stored = await profiles.get(summary.id)
         if stored is not None:
             body = ProfileBody.model_validate_json(stored.body)
-            return curves.of_architecture(curves.architecture_of(body), body.model.max_length)
+            return curves.of_architecture(architecture_of(body), body.model.max_length)
     raise ProfileNotFound(
         "nothing is known about this model's architecture: give `architecture`", field="model"
     )

@@ -13,7 +13,8 @@
 `lacuna.langchain`, `lacuna.llama_index` and `lacuna.haystack` are drop-in reorderers.
 """
 
-from lacuna.client import AsyncClient, Client
+from lacuna.async_client import AsyncClient
+from lacuna.client import Client
 from lacuna.errors import JobFailed, LacunaError, Refused, ServiceAway, WaitedTooLong
 from lacuna.reorder import Reorderer
 from lacuna.types import (

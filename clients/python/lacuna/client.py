@@ -1,8 +1,7 @@
-"""The two clients: blocking and async, the same calls."""
+"""The blocking client."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
@@ -11,7 +10,7 @@ from typing import Any, Self, TypeVar
 import httpx
 
 from lacuna import flows
-from lacuna.flows import Flow, Patience, Send
+from lacuna.retry import Flow, Patience, Send
 from lacuna.types import (
     Chunk,
     Comparison,
@@ -29,11 +28,12 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 _SLACK = 15.0
 
 
-def _headers(api_key: str | None) -> dict[str, str]:
+def headers(api_key: str | None) -> dict[str, str]:
+    """Of every request."""
     return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
 
 
-def _arguments(step: Send, timeout: float) -> dict[str, Any]:
+def arguments(step: Send, timeout: float) -> dict[str, Any]:
     """What httpx takes; a request that may be held open gets that much longer."""
     held = float(step.headers.get("Prefer", "wait=0").rpartition("=")[2])
     return {
@@ -73,7 +73,7 @@ class Client:
     ) -> None:
         self._patience = Patience(retries, longest_wait)
         self._timeout = timeout
-        self._http = httpx.Client(base_url=url, headers=_headers(api_key), transport=transport)
+        self._http = httpx.Client(base_url=url, headers=headers(api_key), transport=transport)
 
     def __enter__(self) -> Self:
         return self
@@ -169,119 +169,12 @@ class Client:
             while True:
                 if isinstance(step, Send):
                     try:
-                        response = self._http.request(**_arguments(step, self._timeout))
+                        response = self._http.request(**arguments(step, self._timeout))
                     except httpx.TransportError as error:
                         step = flow.throw(error)
                         continue
                 else:
                     time.sleep(step.seconds)
-                    response = None
-                step = flow.send(response)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-
-
-class AsyncClient:
-    """`Client` with coroutines; use it as an async context manager, or await `aclose`."""
-
-    def __init__(
-        self,
-        url: str = DEFAULT_URL,
-        *,
-        api_key: str | None = None,
-        timeout: float = 30.0,
-        retries: int = 4,
-        longest_wait: float = 60.0,
-        transport: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
-        self._patience = Patience(retries, longest_wait)
-        self._timeout = timeout
-        self._http = httpx.AsyncClient(base_url=url, headers=_headers(api_key), transport=transport)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._http.aclose()
-
-    async def profile(
-        self,
-        model: str,
-        *,
-        timeout: float = 3600.0,
-        on_progress: Progress | None = None,
-        **options: Any,
-    ) -> Profile:
-        """See `Client.profile`."""
-        request = {"model": model, **options}
-        return await self._run(flows.profile(self._patience, request, timeout, on_progress))
-
-    async def submit(self, model: str, **options: Any) -> Job:
-        """See `Client.submit`."""
-        return await self._run(flows.submit(self._patience, {"model": model, **options}))
-
-    async def wait(
-        self, job: Job, *, timeout: float = 3600.0, on_progress: Progress | None = None
-    ) -> Job:
-        """See `Client.wait`."""
-        return await self._run(flows.wait_for(self._patience, job, timeout, on_progress))
-
-    async def job(self, job_id: str) -> Job:
-        """See `Client.job`."""
-        return await self._run(flows.job(self._patience, job_id))
-
-    async def cancel(self, job_id: str) -> Job:
-        """See `Client.cancel`."""
-        return await self._run(flows.job(self._patience, job_id, cancel=True))
-
-    async def get_profile(self, profile_id: str) -> Profile:
-        """See `Client.get_profile`."""
-        return await self._run(flows.read(self._patience, profile_id))
-
-    async def profiles(self, model: str | None = None, *, limit: int = 20) -> list[ProfileSummary]:
-        """See `Client.profiles`."""
-        return await self._run(flows.listing(self._patience, model, limit))
-
-    async def place(self, chunks: Iterable[Chunk | Mapping[str, Any]], **options: Any) -> Placement:
-        """See `Client.place`."""
-        request = flows.placement_request(chunks, options)
-        return await self._run(flows.place(self._patience, request))
-
-    async def rollout(self, **request: Any) -> Rollout:
-        """See `Client.rollout`."""
-        return await self._run(flows.rollout(self._patience, request))
-
-    async def compare(self, a: str, b: str, *, source: str = "measured") -> Comparison:
-        """See `Client.compare`."""
-        return await self._run(flows.compare(self._patience, a, b, source))
-
-    async def models(self) -> Json:
-        """See `Client.models`."""
-        return await self._run(flows.models(self._patience))
-
-    async def _run(self, flow: Flow[T]) -> T:
-        response: httpx.Response | None = None
-        try:
-            step = next(flow)
-            while True:
-                if isinstance(step, Send):
-                    try:
-                        response = await self._http.request(**_arguments(step, self._timeout))
-                    except httpx.TransportError as error:
-                        step = flow.throw(error)
-                        continue
-                else:
-                    await asyncio.sleep(step.seconds)
                     response = None
                 step = flow.send(response)
         except StopIteration as stop:

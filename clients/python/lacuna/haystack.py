@@ -7,7 +7,8 @@ from typing import Any
 from haystack import Document, component, default_from_dict, default_to_dict
 from haystack.utils import Secret, deserialize_secrets_inplace
 
-from lacuna.client import DEFAULT_URL, AsyncClient, Client
+from lacuna.async_client import AsyncClient
+from lacuna.client import DEFAULT_URL, Client
 from lacuna.reorder import Placer, Reorderer
 
 

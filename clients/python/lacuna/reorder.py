@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from lacuna.client import AsyncClient
+from lacuna.async_client import AsyncClient
 from lacuna.errors import LacunaError, ServiceAway
 from lacuna.types import Chunk, Placement
 

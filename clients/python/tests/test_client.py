@@ -23,7 +23,7 @@ from lacuna import (
     ServiceAway,
     WaitedTooLong,
 )
-from lacuna.flows import retry_after
+from lacuna.retry import retry_after
 
 Call = Callable[..., Any]
 PROFILE = {
