@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from service.theory import cesaro, kernels, rollout
 from service.theory.kernels import Kernel
 from workers.measure.kernel_statistics import KernelStatistics, LayerStatistics
+from workers.measure.profile_kernel import measured_kernel
 
 F64 = NDArray[np.float64]
 
@@ -70,10 +71,12 @@ def with_content(evidence: Evidence) -> list[Kernel]:
 
 
 def measured(evidence: Evidence) -> list[Kernel]:
-    """The mean kernels themselves, averaged over heads and documents."""
-    if evidence.attention is not None and evidence.attention.detail == "distance":
-        raise Unavailable("the mean kernels do not fit into memory at this length")
-    return [kernels.measured(stochastic(layer.mean_kernel())) for layer in evidence.layers()]
+    """The mean kernels themselves, averaged over heads and documents.
+
+    For long inputs, whose kernels were not kept, those with the same distance profile and column
+    of token 0.
+    """
+    return [measured_kernel(layer) for layer in evidence.layers()]
 
 
 def stochastic(kernel: F64) -> F64:

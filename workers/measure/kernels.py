@@ -19,8 +19,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from service.contract.errors import OutOfMemory
-from service.theory import kernels as theory
-from service.theory.kernels import Kernel
 from workers.instrument.attention import AttentionCall, BatchShape
 from workers.instrument.capture import capturing
 from workers.instrument.inspection import Instrumentation
@@ -31,7 +29,7 @@ from workers.measure.kernel_statistics import (
     LayerStatistics,
     join_heads,
 )
-from workers.measure.profile_kernel import fit
+from workers.measure.profile_kernel import measured_kernel
 
 __all__ = [
     "Detail",
@@ -146,20 +144,6 @@ class KernelTap:
         )
         first = next(iter(self._sums.values()))
         return KernelStatistics(layers, first.documents, first.length, self._detail)
-
-
-def measured_kernel(layer: LayerStatistics) -> Kernel:
-    """A layer's mean kernel over documents, to roll out: `measured_kernel` of the predictions.
-
-    The kernel itself, averaged over heads, where it was kept; otherwise the one with the same
-    distance profile and column of token 0 (see `workers.measure.profile_kernel`). Rows sum to 1.
-    """
-    if layer.weights is None:
-        assert layer.distance is not None
-        assert layer.first is not None
-        return fit(layer.distance, layer.first, layer.row_sums)
-    kernel = layer.mean_kernel()
-    return theory.measured(kernel / kernel.sum(axis=-1, keepdims=True))
 
 
 @torch.no_grad()

@@ -18,7 +18,25 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from service.theory import kernels as theory
+from service.theory.kernels import Kernel
+from workers.measure.kernel_statistics import LayerStatistics
+
 F64 = NDArray[np.float64]
+
+
+def measured_kernel(layer: LayerStatistics) -> Kernel:
+    """A layer's mean kernel over documents, to roll out: `measured_kernel` of the predictions.
+
+    The kernel itself, averaged over heads, where it was kept; otherwise the one with the same
+    distance profile and column of token 0. Rows sum to 1.
+    """
+    if layer.weights is None:
+        assert layer.distance is not None
+        assert layer.first is not None
+        return fit(layer.distance, layer.first, layer.row_sums)
+    kernel = layer.mean_kernel()
+    return theory.measured(kernel / kernel.sum(axis=-1, keepdims=True))
 
 
 class ProfileKernel:
