@@ -98,7 +98,12 @@ def main(make_handler: Callable[[Settings], Handler] | None = None) -> int:
         print(f"the settings cannot be used: {error}", file=sys.stderr)
         return EXIT_CONFIG
     logs.configure(settings.log_level, settings.log_format, _secrets(settings))
-    return run(settings, (make_handler or _profile_handler)(settings))
+    try:
+        return run(settings, (make_handler or _profile_handler)(settings))
+    except Exception:
+        # Through the log, which masks secrets; the supervisor starts a fresh process.
+        log.critical("the worker ends by a fault of its own", exc_info=True)
+        return 1
 
 
 def _profile_handler(settings: Settings) -> Handler:

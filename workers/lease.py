@@ -203,10 +203,12 @@ class Keeper:
                 if time.monotonic() - announced > ANNOUNCE_SECONDS:
                     self._announce()
                     announced = time.monotonic()
-            except (redis.RedisError, OSError) as error:
-                if not is_outage(error):
+            except Exception as error:
+                # Whatever it is, the lease must be kept: this thread does not end.
+                if is_outage(error):
+                    self._on_outage()
+                else:
                     log.exception("the lease keeper met an error")
-                self._on_outage()
             if self._ended.wait(self._interval):
                 return
 

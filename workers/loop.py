@@ -96,6 +96,7 @@ class Worker:
         self._store, self._handler, self._pending = store, handler, pending
         self._shutdown = Shutdown(grace)
         self._keeper = Keeper(store, self._shutdown, self._announce, self._note_outage)
+        self._facts = handler.describe()
         self._outage_at = float("-inf")
         self._expire_at = 0.0
         # The first look comes soon: this start may be the one after an accident.
@@ -231,7 +232,11 @@ class Worker:
             log.info("a kept result was sent", extra={"settled": settled})
 
     def _announce(self) -> None:
-        facts = self._handler.describe()
+        try:
+            self._facts = self._handler.describe()
+        except Exception:
+            log.exception("the handler could not describe itself; the last description stands")
+        facts = self._facts
         document = WorkerModels(
             worker=self._store.name,
             device=facts.device,

@@ -26,6 +26,11 @@ Beat = Literal["ok", "cancel", "lost"]
 Settled = Literal["ok", "lost", "again"]
 
 
+def _text(text: str, longest: int) -> bytes:
+    """Bounded UTF-8; a lone surrogate (from a file's name, say) must not keep a job from ending."""
+    return text[:longest].encode(errors="replace")
+
+
 @dataclass(frozen=True)
 class Claim:
     """A job that this worker holds, until its lease ends."""
@@ -108,7 +113,11 @@ class ClaimStore:
 
     def beat(self, claim: Claim, progress: float, message: str) -> Beat:
         """Renew the lease, report progress, and learn whether the job was lost or cancelled."""
-        arguments: list[str | int] = [self._lease_us, f"{progress:.4f}", message[:200]]
+        arguments: list[int | str | bytes] = [
+            self._lease_us,
+            f"{progress:.4f}",
+            _text(message, 200),
+        ]
         return cast(Beat, self._run("beat", claim.job_id, claim.token, *arguments).decode())
 
     def _finish(self, claim: Claim, late: bool, *outcome: str | bytes) -> Settled:
@@ -132,7 +141,9 @@ class ClaimStore:
     def fail(self, claim: Claim, failure: Failure) -> Settled:
         """End the job with a reason."""
         flag = "1" if failure.retryable else "0"
-        return self._finish(claim, False, "failed", failure.code, failure.detail, flag)
+        return self._finish(
+            claim, False, "failed", failure.code, _text(failure.detail, 2_000), flag
+        )
 
     def cancelled(self, claim: Claim) -> Settled:
         """End the job as cancelled; "again" when a new caller wants it after all."""

@@ -151,6 +151,24 @@ def test_the_keeper_learns_of_a_lost_lease(keeper: tuple[Keeper, ClaimStore, Cla
     eventually(context, Verdict.LOST)
 
 
+def test_the_keeper_outlives_any_error(redis_sync: redis.Redis, shutdown: Shutdown) -> None:
+    store, claim = held(redis_sync)
+    announced, outage = threading.Event(), threading.Event()
+
+    def fail() -> None:
+        announced.set()
+        raise ZeroDivisionError
+
+    keeper = Keeper(store, shutdown, fail, outage.set)
+    keeper.start()
+    keeper.hold(claim)
+    assert announced.wait(5)
+    time.sleep(1.5)
+    assert store.expire() == 0
+    assert not outage.is_set()
+    keeper.close()
+
+
 def test_no_beat_after_drop(keeper: tuple[Keeper, ClaimStore, Claim]) -> None:
     thread, store, claim = keeper
     thread.hold(claim)

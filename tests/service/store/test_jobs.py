@@ -96,6 +96,18 @@ async def test_the_request_is_forgotten_at_the_end(
     assert redis_sync.hget(keys.job(name(1)), "request") is None
 
 
+async def test_no_text_can_keep_a_job_from_ending(jobs: JobStore, claims: ClaimStore) -> None:
+    await jobs.submit(name(1), REQUEST, queue="cpu")
+    claim = claims.claim()
+    assert claim is not None
+    assert claims.beat(claim, 0.5, "reading \udcff") == "ok"
+    odd = Failure(code="internal_error", detail="\udcff" + "x" * 10_000, retryable=True)
+    assert claims.fail(claim, odd) == "ok"
+    job = await jobs.get(name(1))
+    assert job.failure is not None
+    assert len(job.failure.detail) == 2_000
+
+
 async def test_only_terminal_jobs_expire(
     jobs: JobStore, claims: ClaimStore, redis_sync: redis.Redis
 ) -> None:
