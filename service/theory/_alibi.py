@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from service.theory import _blocked, _plan
+from service.theory import _blocked, _plan, _windowed
 from service.theory._recursion import F64, geometric, windowed_suffix_sums
 
 _DOMINANT = 1e30
@@ -33,7 +33,9 @@ class Heads:
     used_slopes: F64
     used_weights: F64
     plan: _plan.Plan | None
-    """Of the causal mask without a window; None for the others, which go head by head."""
+    """Of the causal mask without a window, else None."""
+    window_plan: _windowed.WindowPlan | None
+    """Of the causal mask with a window; masks with neither plan go head by head."""
     seen: F64
     """[used, 1 + most]: weight of the nearest k tokens on one side; empty with a plan."""
 
@@ -48,12 +50,14 @@ def _heads(length: int, slopes_: bytes, weights_: bytes, window: int, prefix: in
     slopes, weights = np.frombuffer(slopes_), np.frombuffer(weights_)
     used = np.flatnonzero(weights)
     order = used[np.argsort(slopes[used], kind="stable")]
-    plan, seen = None, np.empty((0, 0))
+    plan, window_plan, seen = None, None, np.empty((0, 0))
     if window >= length and prefix <= 1:
         plan = _plan.plan(length, slopes[order], weights[order])
     else:
         most = min(window, length) - 1
         seen = geometric(slopes[order][:, None], np.arange(most + 1.0))
+        if prefix <= 1 and window >= _windowed.BLOCK:
+            window_plan = _windowed.window_plan(length, slopes[order], weights[order], window, seen)
     return Heads(
         length=length,
         slopes=slopes,
@@ -64,6 +68,7 @@ def _heads(length: int, slopes_: bytes, weights_: bytes, window: int, prefix: in
         used_slopes=slopes[order],
         used_weights=weights[order],
         plan=plan,
+        window_plan=window_plan,
         seen=seen,
     )
 
@@ -99,6 +104,8 @@ class AlibiKernel:
         """Head-weighted mean of row @ A_h. `row`: [n], >= 0; returns [n]."""
         if self._shared.plan is not None:
             return _blocked.apply(self._shared.plan, self._content, row)
+        if self._shared.window_plan is not None:
+            return _windowed.apply(self._shared.window_plan, self._content, row)
         return self._apply_by_head(row)
 
     def off_diagonal_mass(self) -> float:

@@ -83,8 +83,8 @@ def _apply_near(
         np.multiply(plan.geometric[:active], chunk.fall, out=w)
         w += rho + chunk.seen
     np.divide(flat, w, out=w)
-    total = _product(chunk.inside, w.reshape(active * block, blocks))
-    total += _weighted(content.itself[:active], w).reshape(block, blocks)
+    total = product(chunk.inside, w.reshape(active * block, blocks))
+    total += weighted(content.itself[:active], w).reshape(block, blocks)
     if content.dominant:
         total += content.own[:active].sum() * flat.reshape(block, blocks)
     states = np.empty((plan.slopes.size, blocks))
@@ -95,10 +95,10 @@ def _apply_near(
     )
     if active < plan.slopes.size:
         kernel, passing = _settled(plan, layout, content, active)
-        total += _product(by_block, kernel).T
-        states[active:] = _product(passing, by_block.T)
+        total += product(by_block, kernel).T
+        states[active:] = product(passing, by_block.T)
     into, leaving = layout.scan(states, carry)
-    total += _product(layout.outgoing, into)
+    total += product(layout.outgoing, into)
     out.reshape(blocks, block)[::-1] = total.T
     return leaving
 
@@ -112,9 +112,9 @@ def _apply_far(plan: Plan, layout: Layout, content: Content, row: F64, out: F64,
             full = np.zeros(layout.size)
             full[: part.size] = part
         by_block = full.reshape(layout.blocks, layout.block)[::-1]
-        inside = _product(by_block, kernel)
-        into, carry = layout.scan(_product(passing, by_block.T), carry)
-        inside += _product(into.T, layout.outgoing.T)
+        inside = product(by_block, kernel)
+        into, carry = layout.scan(product(passing, by_block.T), carry)
+        inside += product(into.T, layout.outgoing.T)
         out[start : start + part.size] = inside[::-1].reshape(-1)[: part.size]
     return carry
 
@@ -132,11 +132,11 @@ def _settled(plan: Plan, layout: Layout, content: Content, first: int) -> tuple[
     return tail[layout.toeplitz], passing
 
 
-def _product(left: F64, right: F64) -> F64:
+def product(left: F64, right: F64) -> F64:
     """left @ right in pieces too small for BLAS to start its threads.
 
     Waiting for a second thread costs up to a thousand times the product itself on a busy machine.
-    A vector times a matrix starts them even sooner, see `_weighted`.
+    A vector times a matrix starts them even sooner, see `weighted`.
     """
     rows = max(2, SERIAL // right.size)
     if left.shape[0] <= rows:
@@ -147,8 +147,8 @@ def _product(left: F64, right: F64) -> F64:
     return out
 
 
-def _weighted(weights: F64, rows: F64) -> F64:
-    """weights @ rows; a second row of zeros makes it a product of matrices, see `_product`."""
+def weighted(weights: F64, rows: F64) -> F64:
+    """weights @ rows; a second row of zeros makes it a product of matrices, see `product`."""
     left = np.zeros((2, weights.size))
     left[0] = weights
-    return np.asarray(_product(left, rows)[0])
+    return np.asarray(product(left, rows)[0])

@@ -12,7 +12,7 @@ from service.usecases.rollout_inputs import Inputs
 
 _LAYER_OVERHEAD = 20_000
 """A layer costs at least as much as this many positions."""
-_WINDOW_COST, _DISTANCE_COST = 10.0, 0.25
+_WINDOW_COST, _MASK_COST, _DISTANCE_COST = 3.0, 10.0, 0.25
 """Time per position and head, relative to causal ALiBi; per logit for a distance profile."""
 _SECOND_MOMENT_COST = 48.0**3
 """Per layer and head, at the coarsest binning."""
@@ -35,7 +35,9 @@ def check_work(inputs: Inputs, rollouts: int, *, second_moment: bool) -> None:
         weight = max(4.0, _DISTANCE_COST * min(n, np.array(spec.bias).shape[-1]))
     elif inputs.slopes is None and not inputs.has_content:
         heads = 1
-    if spec.window is not None or inputs.request.mask.type != "causal":
+    if inputs.request.mask.type != "causal":
+        weight *= _MASK_COST
+    elif spec.window is not None:
         weight *= _WINDOW_COST
     work = inputs.layers * max(float(n) * heads * weight, _LAYER_OVERHEAD) * rollouts
     if second_moment:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.theory import _alibi, _distance, _plan, kernels
+from service.theory import _alibi, _distance, _plan, _windowed, kernels
 from service.theory.kernels import Kernel
 
 SLOPE = st.one_of(st.sampled_from([0.0, 1e-12, 1e-3, 0.5, 50.0]), st.floats(0, 50))
@@ -167,6 +167,22 @@ def test_chunks_join_without_a_seam(
         check(kernel, rival, np.full(len(slopes), 1 / len(slopes)))
     _plan._plan.cache_clear()
     _alibi._heads.cache_clear()
+
+
+@pytest.mark.parametrize("window", [16, 17, 31, 32, 33, 48, 150, 299])
+@pytest.mark.parametrize("sizes", [(1 << 15, 1 << 21), (64, 40)])
+def test_windows_of_several_blocks(
+    window: int, sizes: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every remainder of the block size, with heads and positions in one group or in many."""
+    monkeypatch.setattr(_windowed, "_NEAR_ELEMENTS", sizes[0])
+    monkeypatch.setattr(_windowed, "_STATES", sizes[1])
+    slopes, weights = [0.0, 1e-12, 0.02, 0.4, 50.0], np.arange(1.0, 6.0)
+    for diagonal in ([0.0] * 5, [1e4, -1e4, 3.0, -2.0, 70.0]):
+        for n in (window + 1, 300):
+            kernel = kernels.alibi(n, slopes, diagonal, window=window, head_weights=weights)
+            rival = dense_rivals.alibi(n, slopes, diagonal, window)
+            check(kernel, rival, weights / weights.sum())
 
 
 @pytest.mark.parametrize("n", [16_384, 40_000])
