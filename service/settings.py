@@ -67,6 +67,8 @@ class Settings(BaseSettings):
     """Seconds for which the record of a finished job is kept."""
     profile_ttl: float = Field(default=0.0, ge=0)
     """Seconds after which an unused profile is dropped; 0 is never."""
+    max_profile_bytes: int = Field(default=0, ge=0)
+    """Total size of profiles beyond which the least recently used are dropped; 0 is no bound."""
     grace_seconds: float = Field(default=20.0, ge=0)
     """What a worker may use to finish its job after SIGTERM."""
     eviction_policy_check: Literal["refuse", "warn"] = "refuse"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,10 +28,25 @@ from service.api.problems import (
     on_lacuna_error,
     on_media_type,
 )
-from service.api.routes import comparisons, health, jobs, models, page, placements, profiles, rollouts
-from service.contract.errors import LacunaError
+from service.api.routes import (
+    comparisons,
+    health,
+    jobs,
+    models,
+    page,
+    placements,
+    profiles,
+    rollouts,
+)
+from service.contract.errors import LacunaError, StoreUnavailable
 from service.settings import Settings
-from service.store.connection import connect_async
+from service.store.connection import (
+    connect_async,
+    durability_problem,
+    policy_problem,
+    translated,
+)
+from service.store.housekeeping import keep_house
 from service.store.jobs import JobStore
 from service.store.profiles import ProfileStore
 from service.store.tokenizers import TokenizerStore
@@ -61,9 +77,16 @@ def create_app(settings: Settings) -> Gateway:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[State]:
         services = _services(settings, metrics, memory)
+        house = None
         try:
+            await _check_policy(services)
+            house = asyncio.create_task(_keep_house(services), name="housekeeping")
             yield {"services": services}
         finally:
+            # redis-py may swallow a cancellation while it connects, so once is not enough.
+            while house is not None and not house.done():
+                house.cancel()
+                await asyncio.wait({house}, timeout=0.1)
             await services.profiles.jobs.close()
             services.pool.shutdown(wait=False, cancel_futures=True)
             await services.client.aclose()
@@ -102,6 +125,37 @@ def create_app(settings: Settings) -> Gateway:
         app.include_router(routes.router)
     docs.mount(app)
     return app
+
+
+async def _keep_house(services: Services) -> None:
+    settings = services.settings
+    await keep_house(
+        services.profiles.jobs,
+        services.profiles.store,
+        lease=settings.lease_seconds,
+        profile_ttl=settings.profile_ttl,
+        max_profile_bytes=settings.max_profile_bytes,
+    )
+
+
+async def _check_policy(services: Services) -> None:
+    """Refuse, or warn of, a server that drops our keys; one that is away now is checked by workers.
+
+    Raises:
+        StoreUnavailable: the policy is one of `allkeys-*` and the settings say "refuse".
+    """
+    try:
+        with translated():
+            info = await services.client.info()
+    except StoreUnavailable as error:
+        log.warning("the store is away", extra={"why": error.detail})
+        return
+    if found := policy_problem(info):
+        if services.settings.eviction_policy_check == "refuse":
+            raise StoreUnavailable(found)
+        log.warning(found)
+    if found := durability_problem(info):
+        log.warning(found)
 
 
 def factory() -> Gateway:

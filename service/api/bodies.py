@@ -8,11 +8,12 @@ nesting) reads the bytes, and a second pass refuses objects that give one key tw
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from email.message import Message
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 from starlette.requests import Request
 
 from service.contract.errors import InvalidRequest
@@ -69,13 +70,34 @@ def parse(model: type[BodyModel], raw: bytes) -> BodyModel:
         errors = error.errors(include_url=False, include_input=False, include_context=False)
         if errors[0]["type"] == "json_invalid":
             _refuse(errors[0]["msg"].removeprefix("Invalid JSON: "))
-        raise BodyInvalid(errors) from None
+        document = from_json(raw, allow_inf_nan=True)
+        raise BodyInvalid([{**e, "loc": _path(e, document)} for e in errors]) from None
     try:
         # The bytes are valid JSON of bounded depth by now, so this cannot fail otherwise.
         json.loads(raw, object_pairs_hook=_unique)
     except _Duplicate as error:
         raise InvalidRequest(f"the key is given twice: {error}", field=str(error)) from None
     return value
+
+
+def _path(error: Mapping[str, Any], document: Any) -> tuple[str | int, ...]:
+    """The location as the caller knows it: pydantic also names the members of unions in it."""
+    path: list[str | int] = []
+    value = document
+    last = len(error["loc"]) - 1
+    for number, part in enumerate(error["loc"]):
+        if _has(value, part):
+            value = value[part]
+        elif number < last or error["type"] != "missing":
+            continue
+        path.append(part)
+    return tuple(path)
+
+
+def _has(value: Any, part: str | int) -> bool:
+    if isinstance(value, dict):
+        return part in value
+    return isinstance(value, list) and isinstance(part, int) and part < len(value)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

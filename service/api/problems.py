@@ -210,7 +210,7 @@ def field_errors(items: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
         if item["type"] == "value_error" and named:
             path.append(named.group(1))
         pairs.append((".".join(path) or "body", message))
-    return pairs
+    return list(dict.fromkeys(pairs))
 
 
 def _retry_after(error: LacunaError) -> float | None:

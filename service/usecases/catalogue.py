@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 
 from service.contract.models import ModelCatalogue, WorkerModels
 
@@ -50,21 +53,13 @@ PUBLISHED: dict[str, str] = {
     "TinyLlama/TinyLlama-1.1B-Chat-v1.0": "tinyllama-1.1b",
 }
 """Hub ids whose architecture is a preset's."""
-ARCHITECTURES: tuple[str, ...] = (
-    "bloom",
-    "falcon",
-    "gemma2",
-    "gpt2",
-    "gpt_neox",
-    "llama",
-    "mistral",
-    "mpt",
-    "olmo2",
-    "opt",
-    "phi",
-    "qwen2",
-    "qwen3",
-)
+
+
+@cache
+def architectures() -> tuple[str, ...]:
+    """Model types of transformers that can be measured, as the test suite found by trying them."""
+    listed = json.loads(Path(__file__).with_name("architectures.json").read_text())
+    return tuple(sorted([*listed["full"], *listed["influence_only"]]))
 
 
 def known_shape(model: str) -> Shape | None:
@@ -78,6 +73,6 @@ def catalogue(workers: Sequence[WorkerModels]) -> ModelCatalogue:
     return ModelCatalogue(
         demo=list(DEMO),
         presets=[f"preset:{name}" for name in PRESETS],
-        architectures=list(ARCHITECTURES),
+        architectures=list(architectures()),
         workers=list(workers),
     )

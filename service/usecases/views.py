@@ -39,8 +39,16 @@ def binned(profile: Profile, bins: int) -> Profile:
 
     The band of a bin is the sum of its positions' bands: at least as wide as the band of the sum.
     Dead zones and other positions stay in tokens.
+
+    Raises:
+        InvalidRequest: more bins than positions.
     """
     measured = profile.measured
+    if bins > len(measured.influence):
+        raise InvalidRequest(
+            f"`bins` must not exceed the profile's {len(measured.influence)} positions",
+            field="bins",
+        )
     curves = {
         name: rebin(getattr(measured, name), bins)
         for name in ("influence", "low", "high", "per_document")

@@ -10,6 +10,7 @@ from service.api.metrics import CONTENT_TYPE
 from service.api.openapi import problems
 from service.api.problems import problem
 from service.contract.errors import StoreUnavailable
+from service.store.metrics import metrics as store_metrics
 
 router = APIRouter(tags=["service"])
 
@@ -73,4 +74,8 @@ async def _readiness(services: Services) -> Readiness:
 )
 async def metrics(services: ServicesHere) -> Response:
     """Prometheus: this gateway process, and the queue as the store sees it."""
-    return Response(services.metrics.text(), media_type=CONTENT_TYPE)
+    try:
+        store = await store_metrics(services.client)
+    except StoreUnavailable:
+        store = None
+    return Response(services.metrics.text(store), media_type=CONTENT_TYPE)

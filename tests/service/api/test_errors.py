@@ -15,7 +15,7 @@ from service.api.problems import STATUS, field_errors, problem
 from service.contract.errors import BY_CODE, InvalidRequest
 from service.contract.profiles import ProfileRequest
 
-POSTS = ["/v1/profiles"]
+POSTS = ["/v1/profiles", "/v1/rollouts", "/v1/placements"]
 JSON = {"Content-Type": "application/json"}
 
 
@@ -78,11 +78,20 @@ IDS = [
 
 
 @pytest.mark.parametrize("path", POSTS)
-@pytest.mark.parametrize(("body", "field"), BAD_BODIES)
-async def test_bad_bodies_are_refused_by_field(
-    client: httpx.AsyncClient, redis_sync: redis.Redis, path: str, body: bytes, field: str
+@pytest.mark.parametrize("body", [body for body, field in BAD_BODIES if field == "body"])
+async def test_what_is_no_json_object_is_refused_everywhere(
+    client: httpx.AsyncClient, path: str, body: bytes
 ) -> None:
     answer = await client.post(path, content=body, headers=JSON)
+    document = assert_problem(answer, 422, "invalid_request")
+    assert [error["field"] for error in document["errors"]] == ["body"]
+
+
+@pytest.mark.parametrize(("body", "field"), BAD_BODIES)
+async def test_bad_bodies_are_refused_by_field(
+    client: httpx.AsyncClient, redis_sync: redis.Redis, body: bytes, field: str
+) -> None:
+    answer = await client.post("/v1/profiles", content=body, headers=JSON)
     document = assert_problem(answer, 422, "invalid_request")
     assert field in {error["field"] for error in document["errors"]}
     assert untouched(redis_sync)
@@ -293,3 +302,23 @@ async def test_field_names_of_the_caller_do_not_break_the_answer(
     answer = await client.post("/v1/profiles", content=body, headers=JSON)
     document = assert_problem(answer, 422, "invalid_request")
     assert all(len(error["field"]) <= 300 for error in document["errors"])
+
+
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        ({"content": {"diagonal": "x"}, "layers": 2}, {"content.diagonal"}),
+        ({"mixing": {"type": "constant", "value": 2}, "layers": 2}, {"mixing.value"}),
+        ({"mixing": {"type": "list"}, "layers": 2}, {"mixing.lambdas"}),
+        ({"mixing": {"type": "list", "lambdas": [0.1, "x"]}}, {"mixing.lambdas.1"}),
+        ({"mixing": {"type": "wrong"}}, {"mixing"}),
+        ({"kernel": {"type": "alibi", "slopes": [[1, "x"]]}}, {"kernel.slopes", "kernel.slopes.0.1",
+                                                               "kernel.slopes.0"}),
+        ({"layers": 2, "extra": {"list[int]": 1}}, {"extra"}),
+    ],
+)  # fmt: skip
+async def test_fields_are_named_as_the_caller_knows_them(
+    client: httpx.AsyncClient, body: dict[str, Any], fields: set[str]
+) -> None:
+    document = assert_problem(await client.post("/v1/rollouts", json=body), 422, "invalid_request")
+    assert {error["field"] for error in document["errors"]} == fields

@@ -147,7 +147,7 @@ async def test_encodings_have_their_own_tags(client: httpx.AsyncClient, stored: 
 
 async def test_bins_keep_the_mass(client: httpx.AsyncClient, stored: str, profile: Profile) -> None:
     full = profile.measured.influence
-    for bins in (1, 7, 64, 100):
+    for bins in (1, 7, 63, 64):
         answer = await client.get(f"/v1/profiles/{stored}?bins={bins}")
         binned = Profile.model_validate_json(answer.content)
         for curve, whole in (
@@ -161,7 +161,7 @@ async def test_bins_keep_the_mass(client: httpx.AsyncClient, stored: str, profil
     assert halves[0] == pytest.approx(sum(full[:32]), rel=1e-5)
 
 
-@pytest.mark.parametrize("bins", ["0", "-1", "16385", "x", "1.5", "1e3", "", "9" * 400])
+@pytest.mark.parametrize("bins", ["0", "-1", "65", "16385", "x", "1.5", "1e3", "", "9" * 400])
 async def test_bins_are_bounded(client: httpx.AsyncClient, stored: str, bins: str) -> None:
     answer = await client.get(f"/v1/profiles/{stored}?bins={bins}")
     assert answer.status_code == 422

@@ -4,6 +4,10 @@ import re
 from typing import Any
 
 import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from service.contract.errors import StoreUnavailable
 
 
 async def test_ready_reports_redis_and_workers(client: httpx.AsyncClient, worker: Any) -> None:
@@ -52,6 +56,50 @@ async def test_metrics_have_bounded_labels(client: httpx.AsyncClient, stored: st
     methods = set(re.findall(r'method="([^"]*)"', text))
     assert methods <= {"GET", "POST", "other"}
     assert 'lacuna_submissions_total{outcome="created"} 1.0' in text
+
+
+async def test_metrics_show_the_queue(client: httpx.AsyncClient, worker: Any, profile: Any) -> None:
+    for seed in range(3):
+        await client.post("/v1/profiles", json={"model": "gpt2", "seed": seed})
+    worker.claim()
+    worker.finish(profile)
+    families = {
+        f.name: f for f in text_string_to_metric_families((await client.get("/metrics")).text)
+    }
+
+    def value(name: str, **labels: str) -> float:
+        family = families[name.removesuffix("_total").removesuffix("_count")]
+        (sample,) = (s for s in family.samples if s.name == name and s.labels == labels)
+        return float(sample.value)
+
+    assert value("lacuna_store_up") == 1
+    assert value("lacuna_queue_depth", queue="cpu") == 1
+    assert value("lacuna_queue_running", queue="cpu") == 1
+    assert value("lacuna_jobs_submitted_total") == 3
+    assert value("lacuna_jobs_ended_done_total") == 1
+    assert value("lacuna_profiles") == 1
+    assert value("lacuna_job_run_seconds_count") == 1
+
+
+async def test_metrics_without_the_store(gateway: Any, tmp_path: Any) -> None:
+    client = await gateway(redis_url=f"unix://{tmp_path}/nothing.sock")
+    text = (await client.get("/metrics")).text
+    assert "lacuna_store_up 0.0" in text
+    assert "lacuna_queue_depth" not in text
+
+
+async def test_a_store_that_evicts_keys_is_refused(
+    gateway: Any, redis_sync: Any, caplog: Any
+) -> None:
+    redis_sync.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        with pytest.raises(StoreUnavailable, match="allkeys-lru"):
+            await gateway()
+        client = await gateway(eviction_policy_check="warn")
+        assert (await client.get("/healthz")).status_code == 200
+        assert "allkeys-lru" in caplog.text
+    finally:
+        redis_sync.config_set("maxmemory-policy", "noeviction")
 
 
 async def test_docs_need_no_other_host(client: httpx.AsyncClient) -> None:
