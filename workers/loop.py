@@ -41,17 +41,8 @@ from workers.lease import (
 )
 from workers.pending import PendingResult, PendingResults
 
-__all__ = [
-    "Cancelled",
-    "Facts",
-    "GiveBack",
-    "Handler",
-    "Interruption",
-    "JobContext",
-    "LeaseLost",
-    "Outcome",
-    "Worker",
-]
+__all__ = ["Cancelled", "Facts", "GiveBack", "Handler", "Interruption", "JobContext", "LeaseLost",
+           "Outcome", "Worker"]  # fmt: skip
 
 log = logging.getLogger(__name__)
 

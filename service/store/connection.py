@@ -36,11 +36,12 @@ def connect_async(url: str) -> redis.asyncio.Redis:
     pool = redis.asyncio.BlockingConnectionPool.from_url(
         url,
         max_connections=32,
-        timeout=5,
-        socket_timeout=3,
+        timeout=3,
+        socket_timeout=2,
         socket_connect_timeout=2,
         health_check_interval=15,
-        retry=redis.asyncio.retry.Retry(NoBackoff(), 1),
+        # For a connection that a restart left stale; a server that hangs is not asked twice.
+        retry=redis.asyncio.retry.Retry(NoBackoff(), 1, (redis.ConnectionError,)),
         decode_responses=False,
     )
     return redis.asyncio.Redis.from_pool(pool)

@@ -35,6 +35,16 @@ class Store:
         os.kill(self.server.pid, signal.SIGKILL)
         self.server.close()
 
+    def freeze(self) -> None:
+        """SIGSTOP: it accepts connections but answers nothing."""
+        assert self.server.pid is not None
+        os.kill(self.server.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        assert self.server.pid is not None
+        os.kill(self.server.pid, signal.SIGCONT)
+
     def start(self) -> None:
         """Again, from what is on disk."""
         self.server = embedded.ensure(self.folder, fsync=self.fsync)

@@ -167,3 +167,22 @@ async def test_a_worker_may_start_before_the_store(
     await eventually(lambda: "waiting for the store" in workers.log())
     store.start()
     assert (await until(await submit(make_request("sleep 0.1")))).state == "done"
+
+
+async def test_a_store_that_hangs_is_said_within_seconds_even_to_many(
+    workers: Workers, store: Store, submit: Submit, until: Until, make_request: Make, jobs: JobStore
+) -> None:
+    workers.start(lease=3.0)
+    job_id = await submit(make_request("sleep 12"))
+    await until(job_id, "running")
+    store.freeze()
+    try:
+        started = time.monotonic()
+        calls = [jobs.get(job_id) for _ in range(100)]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert {type(answer) for answer in answers} == {StoreUnavailable}
+        assert time.monotonic() - started < 8
+    finally:
+        store.thaw()
+    job = await until(job_id)
+    assert (job.state, job.attempt) == ("done", 1)
