@@ -6,7 +6,7 @@ import { byId, h, number, percent, showError, signed, table, words, zoneText } f
 import { density, middles } from "./profile.js";
 import { events, known, profileOptions, shown } from "./state.js";
 
-const BINS = 100;
+const MOST_BINS = 100;
 export const SOURCES = [
   "measured", "per_document", "attention_only", "half_residual", "residual", "residual_content",
   "measured_kernel", "cesaro", "second_moment",
@@ -35,12 +35,13 @@ async function compare(event) {
   event.preventDefault();
   showError(byId("compare-error"), null);
   const [a, b, source] = ["compare-a", "compare-b", "compare-source"].map((id) => byId(id).value);
-  const address = `v1/comparisons?${new URLSearchParams({ a, b, source, bins: BINS })}`;
+  const bins = Math.min(MOST_BINS, ...[a, b].map((id) => known.get(id).sequence_length));
+  const address = `v1/comparisons?${new URLSearchParams({ a, b, source, bins })}`;
   try {
     const [answer, first, second] = await Promise.all([
       get(address),
-      get(`v1/profiles/${a}?bins=${BINS}`),
-      get(`v1/profiles/${b}?bins=${BINS}`),
+      get(`v1/profiles/${a}?bins=${bins}`),
+      get(`v1/profiles/${b}?bins=${bins}`),
     ]);
     byId("compare-links").replaceChildren(h("a", { href: address, "data-json": "" }, "JSON"));
     draw(answer, first, second);
@@ -57,19 +58,17 @@ function curve(profile, source) {
 
 function draw(answer, first, second) {
   const shared = {
-    x: middles(BINS, 100),
+    x: middles(answer.bins, 100),
     xRange: [0, 100],
     xLabel: "position (% of the prompt)",
-    xText: (index) => `${index + 0.5}% of the prompt`,
+    xText: (index) => `${number(((index + 0.5) * 100) / answer.bins)}% of the prompt`,
   };
-  // A profile shorter than the bins is given at its own length: spread it over them.
-  const spread = (values) => shared.x.map((_, bin) => values[Math.floor((bin * values.length) / BINS)]);
   curves.draw({
     ...shared,
     name: "Density of both",
     series: [
-      { label: "first", values: spread(density(curve(first, answer.source))), place: -1 },
-      { label: "second", values: spread(density(curve(second, answer.source))), place: 0 },
+      { label: "first", values: density(curve(first, answer.source)), place: -1 },
+      { label: "second", values: density(curve(second, answer.source)), place: 0 },
     ],
     yLabel: "density (1 = uniform)",
     log: true,
@@ -77,7 +76,7 @@ function draw(answer, first, second) {
   difference.draw({
     ...shared,
     name: "Difference of mass",
-    series: [{ label: "second less first", values: spread(answer.difference), place: -1, stepped: true }],
+    series: [{ label: "second less first", values: answer.difference, place: -1, stepped: true }],
     yLabel: "mass",
   });
   const noise = Math.max(answer.noise_a ?? 0, answer.noise_b ?? 0);
@@ -86,7 +85,7 @@ function draw(answer, first, second) {
     (answer.wasserstein > noise ? `more than the noise of either (${number(noise)}).` : `no more than their noise (${number(noise)}).`);
   const { a, b, dead_zone_change: zone } = answer;
   byId("compare-table").replaceChildren(
-    table("First, second and change", ["", a.model, b.model, "change"], [
+    table("First, second and change", ["Quantity", a.model, b.model, "Change"], [
       ["tokens", String(a.sequence_length), String(b.sequence_length), ""],
       ["shape", words(a.shape), words(b.shape), ""],
       ["dead zone", zoneText(a.dead_zone), zoneText(b.dead_zone), zone ? `${signed(100 * zone.fraction)} points` : "–"],

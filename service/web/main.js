@@ -26,6 +26,6 @@ document.addEventListener("click", (event) => openLink(event).catch((error) => a
 
 compare.start();
 place.start();
-profile.start();
 status.start();
-measure.start().catch(refused);
+// The list first: it says how long a profile is.
+measure.start().catch(refused).finally(profile.start);

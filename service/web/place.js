@@ -77,7 +77,7 @@ function draw(answer, chunks) {
     ...answer.warnings.map((text) => `Note: ${text}.`),
   ].filter(Boolean);
   byId("place-table").replaceChildren(
-    table("Best order", ["Place", "Chunk", "Offset", "Tokens", "Relevance", "Visibility (1 = uniform)", ""], rows),
+    table("Best order", ["Place", "Chunk", "Offset", "Tokens", "Relevance", "Visibility (1 = uniform)", "Zone"], rows),
     ...notes.map((text) => h("p", { class: "note" }, text)),
     h("details", {}, h("summary", {}, "JSON of the answer"), h("pre", { tabindex: "0" }, JSON.stringify(answer, null, 1))),
   );

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { Chart, swatch } from "./charts.js";
 import { byId, h, number, percent, signed, table, tiles, words, zoneText } from "./dom.js";
-import { events, shown } from "./state.js";
+import { events, known, shown } from "./state.js";
 
 const MOST_POSITIONS = 1024;
 const ON_AT_FIRST = new Set(["residual", "residual_content", "second_moment"]);
@@ -35,10 +35,8 @@ export const middles = (count, tokens) =>
 export const density = (influence) => influence.map((mass) => mass * influence.length);
 
 async function load(id) {
-  // The list says how long the prompt is only once it has come: ask for bins in any case, and for
-  // the exact curve when that is shorter.
-  let found = await get(`v1/profiles/${id}?bins=${MOST_POSITIONS}`);
-  if (found.request.sequence_length <= MOST_POSITIONS) found = await get(`v1/profiles/${id}`);
+  const long = (known.get(id)?.sequence_length ?? 0) > MOST_POSITIONS;
+  const found = await get(`v1/profiles/${id}${long ? `?bins=${MOST_POSITIONS}` : ""}`);
   if (shown() !== id) return;
   profile = found;
   zone = profile.dead_zone;
@@ -172,7 +170,7 @@ function drawTables() {
       h("span", { class: "curve" }, swatch(place), words(force.name)),
       number(force.mean_position), signed(force.shift), percent(force.primacy_mass), percent(force.recency_mass),
     ]);
-    parts.push(region(table("Forces", ["Force", "Mean position (0 first, 1 last)", "Shift", "First 10%", "Last 10%"], rows)));
+    parts.push(region(table("Forces (mean position: 0 first token, 1 last)", ["Force", "Mean position", "Shift", "First 10%", "Last 10%"], rows)));
   }
   const predictions = Object.entries(profile.predictions);
   if (predictions.length) {

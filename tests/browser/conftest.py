@@ -1,0 +1,130 @@
+"""A real Chromium on a real service with a tiny model."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from service.local import Stack
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+KEY = "browser-test-key-0123456789"
+
+
+def save_tiny_llama(folder: Path) -> None:
+    """A random Llama of a few thousand parameters with a byte tokenizer, as a model folder."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: index for index, token in enumerate(["<s>", "</s>", *alphabet])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+    wrapped.save_pretrained(folder)
+    config = LlamaConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=6,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        bos_token_id=0,
+        eos_token_id=1,
+    )
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(folder)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """The system's Chromium; the tests are skipped where there is none."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    if path is None:
+        pytest.skip("Chromium is not installed")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+def _settings(tmp_path_factory: pytest.TempPathFactory, **more: Any) -> Settings:
+    models_folder = tmp_path_factory.mktemp("models")
+    save_tiny_llama(models_folder / "tiny")
+    # A short path: a unix socket's address has at most 107 bytes.
+    folder = tmp_path_factory.mktemp("s")
+    return Settings(data_dir=folder, model_dir=models_folder, log_format="text", **more)
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A whole service that asks for no key."""
+    with Stack(_settings(tmp_path_factory)) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A whole service that asks for a key."""
+    with Stack(_settings(tmp_path_factory, api_keys=(KEY,))) as running:
+        yield running
+
+
+class Watched:
+    """A page, with everything that its console and its network said."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.complaints: list[str] = []
+        self.hosts: set[str] = set()
+        self.bytes = 0
+        page.on("console", self._console)
+        page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
+        page.on("request", lambda request: self.hosts.add(request.url.split("/")[2]))
+        page.on("response", self._response)
+
+    def _console(self, message: Any) -> None:
+        if message.type in {"error", "warning"}:
+            self.complaints.append(f"{message.type}: {message.text}")
+
+    def _response(self, response: Any) -> None:
+        self.bytes += int(response.headers.get("content-length", 0))
+
+
+@pytest.fixture
+def open_page(chromium: Browser) -> Iterator[Any]:
+    """Opens an address in a window of its own."""
+    contexts = []
+
+    def start(url: str, *, width: int = 1180, height: int = 900, scheme: str = "light") -> Watched:
+        context = chromium.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme=scheme,  # type: ignore[arg-type]
+        )
+        contexts.append(context)
+        watched = Watched(context.new_page())
+        # Shifts are noted from the first paint on.
+        watched.page.add_init_script(
+            "window.shifts = []; new PerformanceObserver(list => { for (const entry of "
+            "list.getEntries()) if (!entry.hadRecentInput) window.shifts.push(entry.value); })"
+            ".observe({type: 'layout-shift', buffered: true});"
+        )
+        watched.page.goto(url)
+        return watched
+
+    yield start
+    for context in contexts:
+        context.close()
