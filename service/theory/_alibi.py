@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from service.theory import _blocked, _plan, _windowed
-from service.theory._recursion import F64, geometric, windowed_suffix_sums
+from service.theory._recursion import F64, SideWeights, geometric, windowed_suffix_sums
 
 _DOMINANT = 1e30
 """A self-weight this many times the rest is 1 in float64 (the rest is at most n <= 1e8)."""
@@ -36,8 +36,8 @@ class Heads:
     """Of the causal mask without a window, else None."""
     window_plan: _windowed.WindowPlan | None
     """Of the causal mask with a window; masks with neither plan go head by head."""
-    seen: F64
-    """[used, 1 + most]: weight of the nearest k tokens on one side; empty with a plan."""
+    side: SideWeights
+    """Of the used heads."""
 
 
 def heads(length: int, slopes: F64, weights: F64, window: int, prefix: int) -> Heads:
@@ -50,14 +50,13 @@ def _heads(length: int, slopes_: bytes, weights_: bytes, window: int, prefix: in
     slopes, weights = np.frombuffer(slopes_), np.frombuffer(weights_)
     used = np.flatnonzero(weights)
     order = used[np.argsort(slopes[used], kind="stable")]
-    plan, window_plan, seen = None, None, np.empty((0, 0))
+    plan, window_plan = None, None
+    most = 0 if window >= length and prefix <= 1 else min(window, length) - 1
+    side = SideWeights.up_to(slopes[order], most)
     if window >= length and prefix <= 1:
         plan = _plan.plan(length, slopes[order], weights[order])
-    else:
-        most = min(window, length) - 1
-        seen = geometric(slopes[order][:, None], np.arange(most + 1.0))
-        if prefix <= 1 and window >= _windowed.BLOCK:
-            window_plan = _windowed.window_plan(length, slopes[order], weights[order], window, seen)
+    elif prefix <= 1 and window >= _windowed.BLOCK:
+        window_plan = _windowed.window_plan(length, side, weights[order], window)
     return Heads(
         length=length,
         slopes=slopes,
@@ -69,7 +68,7 @@ def _heads(length: int, slopes_: bytes, weights_: bytes, window: int, prefix: in
         used_weights=weights[order],
         plan=plan,
         window_plan=window_plan,
-        seen=seen,
+        side=side,
     )
 
 
@@ -114,11 +113,19 @@ class AlibiKernel:
         if shared.prefix <= 1:  # the later a token, the more others it sees
             most = np.array([min(self.length, shared.window) - 1.0])
             others = geometric(shared.used_slopes[:, None], most)
-        else:
-            others = self._others(slice(None))
+            return float(min(1.0, self._shares(slice(None), others).max()))
+        total = np.zeros(self.length)
+        group = max(1, _GENERAL_ELEMENTS // self.length)
+        for first in range(0, shared.used_slopes.size, group):
+            heads = slice(first, first + group)
+            total += self._shares(heads, self._others(heads))
+        return float(min(1.0, total.max()))
+
+    def _shares(self, heads: slice, others: F64) -> F64:
+        """What these heads add to 1 - A[i, i], given the weight of all other tokens."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            share = np.where(others > 0, others / (self._content.rho + others), 0.0)
-        return float(min(1.0, (shared.used_weights @ share).max()))
+            share = np.where(others > 0, others / (self._content.rho[heads] + others), 0.0)
+        return np.asarray(self._shared.used_weights[heads] @ share)
 
     def dense(self) -> F64:
         """[H, n, n] by the definition; for tests and small n."""
@@ -137,11 +144,10 @@ class AlibiKernel:
     def _others(self, heads: slice) -> F64:
         """[heads, n]: weight of all other visible tokens, per row."""
         shared, position = self._shared, np.arange(self.length)
-        table = shared.seen[heads]
-        others = table[:, np.minimum(position, shared.window - 1)]
+        others = shared.side.of(heads, np.minimum(position, shared.window - 1))
         if shared.prefix > 1:
-            ahead = np.clip(shared.prefix - 1 - position, 0, min(shared.window, self.length) - 1)
-            others += table[:, ahead]
+            most = min(shared.window, self.length) - 1
+            others += shared.side.of(heads, np.clip(shared.prefix - 1 - position, 0, most))
         return others
 
     def _apply_by_head(self, row: F64) -> F64:

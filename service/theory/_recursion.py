@@ -10,11 +10,15 @@ relative error of a few units in the last place, however small it is.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
 F64 = npt.NDArray[np.float64]
 
+_TABLE_LIMIT = 1 << 20
+"""Numbers in a table that is kept."""
 _EXPONENT_LIMIT = 600.0
 """exp() of more than this times a weight could leave the range of float64."""
 
@@ -32,6 +36,30 @@ def geometric(slopes: F64, counts: F64) -> F64:
     flat = slopes < 1e-300
     safe = np.where(flat, 1.0, slopes)
     return np.where(flat, counts, np.expm1(-safe * counts) / np.expm1(-safe))
+
+
+@dataclass(frozen=True, eq=False)
+class SideWeights:
+    """Weight of the nearest k tokens on one side, sum of q^0..q^(k-1), for several heads."""
+
+    slopes: F64
+    """[H]."""
+    table: F64 | None
+    """[H, most + 1] where that is small; longer ones are computed when they are asked for."""
+
+    @classmethod
+    def up_to(cls, slopes: F64, most: int) -> SideWeights:
+        """For counts 0..most."""
+        if slopes.size * (most + 1) > _TABLE_LIMIT:
+            return cls(slopes, None)
+        return cls(slopes, geometric(slopes[:, None], np.arange(most + 1.0)))
+
+    def of(self, heads: slice, counts: npt.NDArray[np.intp]) -> F64:
+        """[heads, *counts.shape], a new array."""
+        if self.table is not None:
+            return np.take(self.table[heads], counts, axis=1)
+        slopes = self.slopes[heads].reshape(-1, *(1,) * counts.ndim)
+        return geometric(slopes, counts.astype(np.float64))
 
 
 def running_scan(states: F64, decay: F64) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.theory._blocked import SERIAL, TINY, Content, product, weighted
-from service.theory._recursion import F64, windowed_suffix_sums
+from service.theory._recursion import F64, SideWeights, windowed_suffix_sums
 
 BLOCK = 16
 _NEAR_ELEMENTS = 1 << 15
@@ -31,12 +31,8 @@ class WindowPlan:
 
     length: int
     window: int
-    slopes: F64
-    """[H]."""
-    weights: F64
-    """[H], c."""
-    seen: F64
-    """[H, W]: weight of the nearest k tokens."""
+    side: SideWeights
+    """Of H heads, up to W-1 tokens."""
     parts: F64
     """[3 block, H block]: c q^(k-1) for k = u-v, m B + u-v and (m+1) B + u-v, where 0 < k < W."""
     powers: F64
@@ -45,8 +41,9 @@ class WindowPlan:
     """[block, H]: c q^(block-1-v)."""
 
 
-def window_plan(length: int, slopes: F64, weights: F64, window: int, seen: F64) -> WindowPlan:
+def window_plan(length: int, side: SideWeights, weights: F64, window: int) -> WindowPlan:
     """Tables for BLOCK <= window < length."""
+    slopes = side.slopes
     steps = np.arange(BLOCK)
     shift = steps[None, :] - steps[:, None]  # [v, u]
     base = window // BLOCK * BLOCK
@@ -57,9 +54,7 @@ def window_plan(length: int, slopes: F64, weights: F64, window: int, seen: F64) 
     return WindowPlan(
         length=length,
         window=window,
-        slopes=slopes,
-        weights=weights,
-        seen=seen,
+        side=side,
         parts=parts.reshape(3 * BLOCK, slopes.size * BLOCK),
         powers=powers,
         outgoing=(weights[:, None] * powers[:, ::-1]).T.copy(),
@@ -76,7 +71,7 @@ def apply(plan: WindowPlan, content: Content, row: F64) -> F64:
     by_block = np.ascontiguousarray(padded.reshape(blocks, BLOCK).T)  # [u, b]
     out = np.zeros((BLOCK, blocks))
     group = max(1, _STATES // blocks)
-    for first in range(0, plan.slopes.size, group):
+    for first in range(0, plan.side.slopes.size, group):
         _add(plan, content, slice(first, first + group), by_block, out)
     flat = out.T.reshape(-1)
     flat[0] += row[0]
@@ -84,7 +79,7 @@ def apply(plan: WindowPlan, content: Content, row: F64) -> F64:
 
 
 def _add(plan: WindowPlan, content: Content, heads: slice, by_block: F64, out: F64) -> None:
-    blocks, count = by_block.shape[1], plan.slopes[heads].size
+    blocks, count = by_block.shape[1], plan.side.slopes[heads].size
     parts = plan.parts.reshape(3 * BLOCK, -1, BLOCK)[:, heads].reshape(3 * BLOCK, -1)
     sums, states = np.empty((3 * BLOCK, blocks)), np.empty((count, blocks))
     settled = min(blocks, -(-(plan.window - 1) // BLOCK))
@@ -98,7 +93,8 @@ def _add(plan: WindowPlan, content: Content, heads: slice, by_block: F64, out: F
             BLOCK, -1
         )
         states[:, near] = np.matmul(plan.powers[heads, None, :], w)[:, 0]
-    scale = 1.0 / (content.rho[heads, 0] + plan.seen[heads, -1])
+    most = plan.side.of(heads, np.array([plan.window - 1]))[:, 0]
+    scale = 1.0 / (content.rho[heads, 0] + most)
     kernel = (parts.reshape(3 * BLOCK, count, BLOCK) * scale[:, None]).sum(axis=1)
     kernel[range(BLOCK), range(BLOCK)] += (content.itself[heads] * scale).sum()
     both = np.concatenate([kernel, scale[:, None] * plan.powers[heads]])
@@ -108,7 +104,7 @@ def _add(plan: WindowPlan, content: Content, heads: slice, by_block: F64, out: F
         found = both @ by_block[:, far]
         sums[:, far], states[:, far] = found[: 3 * BLOCK], found[3 * BLOCK :]
     whole = plan.window // BLOCK
-    into = windowed_suffix_sums(states, plan.slopes[heads] * BLOCK, whole)
+    into = windowed_suffix_sums(states, plan.side.slopes[heads] * BLOCK, whole)
     out += sums[:BLOCK]
     for part, reach in ((1, whole), (2, whole + 1)):
         if reach < blocks:
@@ -123,7 +119,7 @@ def _add(plan: WindowPlan, content: Content, heads: slice, by_block: F64, out: F
 def _weights(plan: WindowPlan, content: Content, heads: slice, near: slice, by_block: F64) -> F64:
     """w = r / Z, [H, block, blocks], where some normaliser still grows."""
     position = np.arange(near.start, near.stop) * BLOCK + np.arange(BLOCK)[:, None]
-    others = plan.seen[heads][:, np.minimum(position, plan.window - 1)]
+    others = plan.side.of(heads, np.minimum(position, plan.window - 1))
     others += content.rho[heads, :, None]
     if near.start == 0:
         others[:, 0, 0] = 1.0

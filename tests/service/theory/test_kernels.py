@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.theory import _alibi, _distance, _plan, _windowed, kernels
+from service.theory import _alibi, _distance, _plan, _recursion, _windowed, kernels
 from service.theory.kernels import Kernel
 
 SLOPE = st.one_of(st.sampled_from([0.0, 1e-12, 1e-3, 0.5, 50.0]), st.floats(0, 50))
@@ -183,6 +183,22 @@ def test_windows_of_several_blocks(
             kernel = kernels.alibi(n, slopes, diagonal, window=window, head_weights=weights)
             rival = dense_rivals.alibi(n, slopes, diagonal, window)
             check(kernel, rival, weights / weights.sum())
+
+
+@pytest.mark.parametrize(("mask", "prefix"), MASKS)
+@pytest.mark.parametrize("window", [None, 3, 20])
+def test_without_tables(
+    mask: kernels.Mask, prefix: int | None, window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long prompts have no table of normalisers, and heads go in small groups."""
+    monkeypatch.setattr(_recursion, "_TABLE_LIMIT", 0)
+    monkeypatch.setattr(_alibi, "_GENERAL_ELEMENTS", 80)
+    _alibi._heads.cache_clear()
+    slopes, diagonal = [0.0, 0.02, 0.4, 50.0], [1.0, 1e4, -1e4, 0.0]
+    kernel = kernels.alibi(40, slopes, diagonal, window=window, mask=mask, prefix=prefix)
+    rival = dense_rivals.alibi(40, slopes, diagonal, window, prefix_of(40, mask, prefix))
+    check(kernel, rival, np.full(4, 0.25))
+    _alibi._heads.cache_clear()
 
 
 @pytest.mark.parametrize("n", [16_384, 40_000])
