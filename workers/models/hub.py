@@ -80,6 +80,8 @@ def fetch(snapshot: Snapshot, options: LoadOptions, *, pretrained: bool) -> Path
         folder = _cached(snapshot.model, snapshot.commit, options)
         assert folder is not None  # resolve() has seen it
         names = [entry.name for entry in folder.iterdir()]
+        if pretrained and not weights.weight_files(names):  # only its configuration was fetched
+            raise _unreachable(snapshot.model)
         weights.check_files(snapshot.model, names, pretrained=pretrained)
         return folder
     weights.check_files(snapshot.model, snapshot.files, pretrained=pretrained)

@@ -151,6 +151,9 @@ def test_a_pinned_commit_in_the_cache_needs_no_hub(
     server: Any, online: LoadOptions, options: LoadOptions, save: Callable[..., Path]
 ) -> None:
     publish(server, "someone/tiny", save())
+    load(request("someone/tiny", weights="random"), online)
+    with pytest.raises(ModelUnreachable):  # its weights were never fetched
+        load(request("someone/tiny", revision=fake_hub.COMMIT), options)
     load(request("someone/tiny"), online)
     pinned = load(request("someone/tiny", revision=fake_hub.COMMIT), options)
     assert pinned.revision == fake_hub.COMMIT
