@@ -126,7 +126,7 @@ def _cesaro(evidence: Evidence) -> F64:
 
 _BY_NAME: dict[str, Callable[[Evidence], F64]] = {
     "attention_only": lambda e: rollout.rollout(positional(e), np.ones_like(e.mixing)),
-    "half_residual": lambda e: rollout.rollout(positional(e), np.full_like(e.mixing, 0.5)),
+    "half_residual": lambda e: rollout.rollout(measured(e), np.full_like(e.mixing, 0.5)),
     "residual": lambda e: rollout.rollout(positional(e), e.mixing),
     "residual_content": lambda e: rollout.rollout(with_content(e), e.mixing),
     "measured_kernel": lambda e: rollout.rollout(measured(e), e.mixing),

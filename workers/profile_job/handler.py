@@ -30,7 +30,7 @@ from service.store.profiles import StoredProfile
 from service.theory import shape
 from workers import documents
 from workers.documents import DocumentSet
-from workers.instrument import Instrumentation, inspect
+from workers.instrument import Instrumentation, describe_positions, inspect
 from workers.loop import Facts, JobContext, Outcome
 from workers.models import loading, local
 from workers.models.cache import ModelCache
@@ -195,6 +195,13 @@ def _profile_id(
     )
 
 
+def _description(loaded: LoadedModel, instrumentation: Instrumentation) -> ModelDescription:
+    """What the configuration says, and the positions as the model was seen to use them."""
+    positions = describe_positions(loaded.model, instrumentation)
+    seen = {"positional_encoding": positions.kind, "window": positions.window}
+    return ModelDescription(**(loading.describe(loaded, instrumentation) | seen))
+
+
 def _body(
     profile_id: str,
     echo: RequestEcho,
@@ -206,7 +213,7 @@ def _body(
     measured, main, draws = wire.measured(found)
     return ProfileBody(
         id=profile_id,
-        model=ModelDescription(**loading.describe(loaded, instrumentation)),
+        model=_description(loaded, instrumentation),
         request=echo,
         measured=measured,
         mixing=None if found.mixing is None else wire.mixing(found.mixing),

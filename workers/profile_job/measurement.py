@@ -74,7 +74,7 @@ def measure(
     """
     with ExitStack() as exits:
         if request.positional_encoding == "off":
-            exits.enter_context(positions_off(loaded.model))
+            exits.enter_context(positions_off(loaded.model, instrumentation))
         found = _pass(loaded, instrumentation, documents, request, batch_size, on_progress)
         if request.needle is not None:
             found.needle = needle.measure(
