@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
+from service.api import model_metrics
 from service.api.dependencies import Services, ServicesHere
 from service.api.metrics import CONTENT_TYPE
 from service.api.openapi import problems
@@ -73,9 +74,11 @@ async def _readiness(services: Services) -> Readiness:
     },
 )
 async def metrics(services: ServicesHere) -> Response:
-    """Prometheus: this gateway process, and the queue as the store sees it."""
+    """Prometheus: this gateway process, the queue as the store sees it, and profiles by model."""
     try:
         store = await store_metrics(services.client)
+        newest = (await services.profiles.store.list(limit=model_metrics.SUMMARIES)).items
     except StoreUnavailable:
-        store = None
-    return Response(services.metrics.text(store), media_type=CONTENT_TYPE)
+        store, newest = None, []
+    body = services.metrics.text(store) + model_metrics.text(newest)
+    return Response(body, media_type=CONTENT_TYPE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.api.model_metrics import text
@@ -64,3 +65,13 @@ def test_labels_are_bounded_whatever_is_stored() -> None:
 
 def test_nothing_stored_is_no_sample() -> None:
     assert samples([]) == {}
+
+
+async def test_a_stored_profile_is_told(client: httpx.AsyncClient, stored: str) -> None:
+    families = text_string_to_metric_families((await client.get("/metrics")).text)
+    found = {sample.name: sample for family in families for sample in family.samples}
+    told = found["lacuna_model_dead_zone_fraction"]
+    assert told.labels["model"] == "preset:gpt2"
+    assert told.labels["version"] == "newest"
+    profile = (await client.get(f"/v1/profiles/{stored}")).json()
+    assert told.value == profile["dead_zone"]["fraction"]
