@@ -169,32 +169,16 @@ def by_place(seen: list[tuple[float, float]]) -> np.ndarray:
     return np.array([scores[sixth == k].mean() for k in range(PLACES)])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="demo:smollm2-135m-instruct")
-    parser.add_argument("--trials", type=int, default=16)
-    parser.add_argument("--chunks", type=int, default=6)
-    parser.add_argument("--documents", type=int, default=8)
-    parser.add_argument("--facts", type=int, default=8)
-    parser.add_argument("--depths", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="also write the single numbers as JSON")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    started = time.perf_counter()
-
-    def say(text: str) -> None:
-        print(f"[{time.perf_counter() - started:.0f} s] {text}", flush=True)
-
-    loaded = loading.load(
-        ProfileRequest(model=options.model), LoadOptions.from_settings(Settings())
-    )
-    filler = encode(loaded.tokenizer, builtin.text()[-200_000:])
-    trials = [draw(loaded, filler, options.chunks, seed) for seed in range(options.trials)]
-    asked = round(np.mean([len(q) + len(v) for t in trials for q, v in t.questions]))
-    length = asked + round(np.mean([sum(map(len, trial.chunks)) for trial in trials]))
-    curves, agree = measured(loaded, length, options, say)
-
+def run(
+    loaded: LoadedModel,
+    trials: list[Trial],
+    curves: dict[str, PlacementCurve],
+    asked: int,
+    say: Callable[[str], None],
+    out: Path | None,
+) -> tuple[list[str], np.ndarray, np.ndarray, list[tuple[float, float]]]:
+    """Names of the orders; expected log-probability and probability [trials, orders]; and for
+    every fact read (place in the context, log-probability)."""
     names: list[str] = []
     table: list[list[float]] = []
     right: list[list[float]] = []
@@ -218,11 +202,11 @@ def main() -> None:
         names = list(compared)
         table.append(row)
         right.append(hits)
-        say(f"trial {number + 1} of {options.trials}")
-        if options.out is not None:
+        say(f"trial {number + 1} of {len(trials)}")
+        if out is not None:
             kept = {"orders": names, "log_probability": table, "probability": right, "seen": seen}
-            options.out.write_text(json.dumps(kept))
-    report(names, np.array(table), np.array(right), seen, agree, options)
+            out.write_text(json.dumps(kept))
+    return names, np.array(table), np.array(right), seen
 
 
 def report(
@@ -234,16 +218,52 @@ def report(
     options: argparse.Namespace,
 ) -> None:
     print(f"\n{options.model}, {len(table)} trials of {options.chunks} chunks\n")
-    print(f"| order | log-probability | difference from {BASE} [95%] | probability |")
-    print("|---|---|---|---|")
-    for name, scores, hits in zip(names, table.T, right.T, strict=True):
-        against = "" if name == BASE else band(scores - table[:, 0])
-        print(f"| {name} | {scores.mean():.3f} | {against} | {hits.mean():.3f} |")
+    zigzags = [i for i, name in enumerate(names) if name.startswith("zigzag")]
+    rival = max(zigzags, key=lambda i: table[:, i].mean())
+    print(f"| order | log-probability | from {BASE} [95%] | from the better zigzag | probability |")
+    print("|---|---|---|---|---|")
+    for i, name in enumerate(names):
+        scores = table[:, i]
+        first = "" if i == 0 else band(scores - table[:, 0])
+        second = "" if i == rival else band(scores - table[:, rival])
+        print(f"| {name} | {scores.mean():.3f} | {first} | {second} | {right[:, i].mean():.3f} |")
     print("\n| place of the fact (sixths of the context) | " + " | ".join("123456") + " |")
     print("|---|" + "---|" * PLACES)
     places = by_place(seen)
     print("| log-probability, all orders | " + " | ".join(f"{x:.2f}" for x in places) + " |")
     print(f"\nSpearman of needle and influence over depths: {agree:.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="demo:smollm2-135m-instruct")
+    parser.add_argument("--trials", type=int, default=16)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first trial")
+    parser.add_argument("--chunks", type=int, default=6)
+    parser.add_argument("--documents", type=int, default=8)
+    parser.add_argument("--facts", type=int, default=8)
+    parser.add_argument("--depths", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="also write the single numbers as JSON")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    started = time.perf_counter()
+
+    def say(text: str) -> None:
+        print(f"[{time.perf_counter() - started:.0f} s] {text}", flush=True)
+
+    loaded = loading.load(
+        ProfileRequest(model=options.model), LoadOptions.from_settings(Settings())
+    )
+    filler = encode(loaded.tokenizer, builtin.text()[-200_000:])
+    seeds = range(options.first, options.first + options.trials)
+    trials = [draw(loaded, filler, options.chunks, seed) for seed in seeds]
+    asked = round(np.mean([len(q) + len(v) for t in trials for q, v in t.questions]))
+    length = asked + round(np.mean([sum(map(len, trial.chunks)) for trial in trials]))
+    curves, agree = measured(loaded, length, options, say)
+
+    names, table, right, seen = run(loaded, trials, curves, asked, say, options.out)
+    report(names, table, right, seen, agree, options)
 
 
 if __name__ == "__main__":
