@@ -12,8 +12,12 @@ from service.usecases.rollout_inputs import Inputs
 
 _LAYER_OVERHEAD = 20_000
 """A layer costs at least as much as this many positions."""
-_WINDOW_COST, _MASK_COST, _DISTANCE_COST = 3.0, 10.0, 0.25
-"""Time per position and head, relative to causal ALiBi; per logit for a distance profile."""
+_SETTLED_COST, _UNSETTLED_COST = 0.3, 1.2
+"""Time per position and head: always, and while a head's normaliser still grows."""
+_SETTLED = 39.0
+"""A head with slope s has settled after this divided by s."""
+_MASK_COST, _DISTANCE_COST = 12.0, 0.25
+"""The same for masks that are not causal; and per logit of a distance profile."""
 _SECOND_MOMENT_COST = 48.0**3
 """Per layer and head, at the coarsest binning."""
 
@@ -27,19 +31,14 @@ def check_work(inputs: Inputs, rollouts: int, *, second_moment: bool) -> None:
     Raises:
         TooLarge: names the limit and the product.
     """
-    spec, n = inputs.kernel, inputs.length
-    weight, heads = 1.0, inputs.heads
-    if spec.type == "measured":
-        weight, heads = 0.1 * n, 1
-    elif spec.type == "distance":
-        weight = max(4.0, _DISTANCE_COST * min(n, np.array(spec.bias).shape[-1]))
-    elif inputs.slopes is None and not inputs.has_content:
-        heads = 1
-    if inputs.request.mask.type != "causal":
-        weight *= _MASK_COST
-    elif spec.window is not None:
-        weight *= _WINDOW_COST
-    work = inputs.layers * max(float(n) * heads * weight, _LAYER_OVERHEAD) * rollouts
+    spec = inputs.kernel
+    plain = inputs.slopes is None and spec.bias is None and not inputs.has_content
+    heads = 1 if plain or spec.type == "measured" else inputs.heads
+    work = (
+        inputs.layers
+        * max(float(inputs.length) * heads * _weight(inputs), _LAYER_OVERHEAD)
+        * rollouts
+    )
     if second_moment:
         work += inputs.layers * inputs.heads * _SECOND_MOMENT_COST
     if work > MAX_WORK:
@@ -49,6 +48,22 @@ def check_work(inputs: Inputs, rollouts: int, *, second_moment: bool) -> None:
             "`heads` or the number of `predictions`",
             field="sequence_length",
         )
+
+
+def _weight(inputs: Inputs) -> float:
+    """Time per position and head, in units of about a nanosecond."""
+    spec, n = inputs.kernel, float(inputs.length)
+    if spec.type == "measured":
+        return 0.1 * n
+    if spec.bias is not None:
+        return max(4.0, _DISTANCE_COST * min(n, float(np.array(spec.bias).shape[-1])))
+    if inputs.request.mask.type != "causal":
+        return _MASK_COST
+    grows = np.full(1, n)
+    if inputs.slopes is not None:
+        grows = _SETTLED / np.maximum(inputs.slopes / spec.temperature, _SETTLED / n)
+    grows = np.minimum(grows, spec.window or n)
+    return _SETTLED_COST + _UNSETTLED_COST * float((grows / n).mean())
 
 
 def check_kernel(inputs: Inputs) -> None:

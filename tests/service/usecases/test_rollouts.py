@@ -16,6 +16,8 @@ from service.contract.errors import InvalidRequest, TooLarge
 from service.contract.rollouts import RolloutRequest, RolloutResponse
 from service.theory import cesaro, kernels, rollout
 from service.usecases import rollouts
+from service.usecases.rollout_bounds import check_work
+from service.usecases.rollout_inputs import resolve
 
 EVERYTHING = [
     "attention_only",
@@ -383,14 +385,36 @@ def test_json_that_is_not_finite(text: str) -> None:
             "layers": 500,
             "heads": 100,
             "sequence_length": 16_384,
-            "kernel": {"type": "alibi", "window": 100},
+            "kernel": {"type": "alibi"},
+            "mask": {"type": "full"},
+        },
+        {
+            "layers": 32,
+            "heads": 64,
+            "sequence_length": 1_048_576,
+            "bins": 10,
+            "kernel": {"type": "alibi", "slopes": [0.0] * 64},
         },
         {"layers": 60_000, "heads": 500, "predictions": ["second_moment"]},
     ],
 )
 def test_too_large_names_the_limit(body: dict[str, Any]) -> None:
-    with pytest.raises(TooLarge, match=r"length x layers x heads x rollouts .* limit of 4e\+09"):
+    with pytest.raises(TooLarge, match=r"length x layers x heads x rollouts .* limit of 2e\+09"):
         post(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"layers": 32, "heads": 32, "sequence_length": 1_048_576, "kernel": {"type": "alibi"}},
+        {"layers": 32, "sequence_length": 1_048_576},
+        {"architecture": "bloom-176b", "sequence_length": 131_072},
+        {"architecture": "mistral-7b-v0.1", "sequence_length": 1_048_576},
+    ],
+)
+def test_long_prompts_of_large_models_are_within_the_limit(body: dict[str, Any]) -> None:
+    request = RolloutRequest.model_validate(body | {"bins": 100})
+    check_work(resolve(request), 3, second_moment=False)
 
 
 NUMBER = st.one_of(st.sampled_from([0.0, 1e4, -1e4, 740.0, -740.0, 1e-12]), st.floats(-1e4, 1e4))
