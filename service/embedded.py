@@ -1,7 +1,8 @@
 """The embedded store: a Valkey server in the data folder, for those who run no Redis of their own.
 
 It listens on a unix socket that only this user can open; TCP is off. A server that already answers
-there (a former owner may have been killed) is used as it is, and only who started it stops it.
+there (a former owner may have been killed) is used as it is. Only who started it stops it, and not
+while another process that called `ensure` still uses it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ START_SECONDS: Final = 20.0
 STOP_SECONDS: Final = 15.0
 _LONGEST_SOCKET_PATH: Final = 100  # the kernel's bound is 108 on Linux, 104 on macOS
 
+# Servers that outlive the object that started them; Popen warns when it is dropped before its child.
+_LEFT_RUNNING: Final[list[subprocess.Popen[bytes]]] = []
+
 
 class EmbeddedServer:
     """A running store.
@@ -42,6 +46,9 @@ class EmbeddedServer:
         self.url = f"unix://{data_dir / SOCKET}"
         self.started = process is not None
         self._process = process
+        # Held for as long as this object uses the server; the kernel lets go of it if we die.
+        self._use = open(data_dir / "redis.users", "w")  # noqa: SIM115
+        fcntl.flock(self._use, fcntl.LOCK_SH)
 
     @property
     def pid(self) -> int | None:
@@ -49,16 +56,24 @@ class EmbeddedServer:
         return None if self._process is None else self._process.pid
 
     def close(self) -> None:
-        """Stop the server if we started it; what it holds is on disk before it ends."""
-        if self._process is None:
+        """Stop the server if we started it and nobody else uses it; what it holds is on disk."""
+        if self._use.closed:
             return
-        self._process.terminate()
+        with _only_one_starts(self.data_dir):
+            if self._process is not None:
+                if self._in_use_elsewhere():
+                    _LEFT_RUNNING.append(self._process)
+                else:
+                    _stop(self._process)
+            self._process = None
+            self._use.close()
+
+    def _in_use_elsewhere(self) -> bool:
         try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
+            fcntl.flock(self._use, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
 
     def __enter__(self) -> Self:
         return self
@@ -121,6 +136,15 @@ def _answers(socket: Path) -> bool:
         return False
     finally:
         client.close()
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _start(data_dir: Path, fsync: str) -> subprocess.Popen[bytes]:

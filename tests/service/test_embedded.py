@@ -51,6 +51,26 @@ def test_a_running_one_is_reused_and_left_running(short_dir: Path) -> None:
         assert client(first).ping()
 
 
+def test_its_starter_leaves_it_to_those_who_still_use_it(short_dir: Path) -> None:
+    starter = embedded.ensure(short_dir)
+    user = embedded.ensure(short_dir)
+    starter.close()
+    assert client(user).ping()
+    user.close()
+    with embedded.ensure(short_dir) as another:
+        assert not another.started
+    client(another).shutdown()
+
+
+def test_closing_twice_does_no_harm(short_dir: Path) -> None:
+    server = embedded.ensure(short_dir)
+    server.close()
+    server.close()
+    with embedded.ensure(short_dir) as fresh:
+        server.close()
+        assert client(fresh).ping()
+
+
 def test_one_left_by_a_killed_owner_is_reused(short_dir: Path) -> None:
     program = (
         "import sys, time, pathlib; from service import embedded;"
@@ -80,17 +100,17 @@ def test_a_stale_socket_is_no_obstacle(short_dir: Path) -> None:
     subprocess.run(["kill", f"-{signal.SIGKILL.value}", str(server.pid)], check=True)
     time.sleep(0.1)
     assert (short_dir / "redis.sock").exists()
+    server.close()
     with embedded.ensure(short_dir) as fresh:
         assert fresh.started
         assert client(fresh).ping()
-    server.close()
 
 
 def test_two_at_once_start_one(short_dir: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         servers = list(pool.map(lambda _: embedded.ensure(short_dir), range(4)))
     assert [server.started for server in servers].count(True) == 1
-    for server in servers:
+    for server in sorted(servers, key=lambda server: server.started):
         server.close()
 
 
