@@ -29,7 +29,7 @@ START_SECONDS: Final = 20.0
 STOP_SECONDS: Final = 15.0
 _LONGEST_SOCKET_PATH: Final = 100  # the kernel's bound is 108 on Linux, 104 on macOS
 
-# Servers that outlive the object that started them; Popen warns when it is dropped before its child.
+# Servers that outlive the object that started them: Popen warns when it goes before its child.
 _LEFT_RUNNING: Final[list[subprocess.Popen[bytes]]] = []
 
 
