@@ -26,6 +26,7 @@ from workers.instrument.capture import capturing
 from workers.measure import branch_gains, stream_pass
 from workers.measure.binned_kernels import KernelWatch
 from workers.measure.branch_gains import Gains, Streams
+from workers.models.memory import is_out_of_memory
 
 BINS = (64, 512)
 """Fewest and most bins of positions."""
@@ -38,6 +39,7 @@ DOCUMENTS = 16
 GRAM_DOCUMENTS = 2
 """Documents in which heads are taken apart: their Gram matrix belongs to the weights."""
 GRAM_TOKENS = 16
+REHEARSAL = 8
 PROBES = 16
 """Cotangents per branch over all documents together, at least one in each."""
 
@@ -77,7 +79,7 @@ def predict(
     Args:
         model: frozen, in eval mode.
         instrumentation: what `inspect` said about it.
-        ids: LongTensor[K, n] on the model's device.
+        ids: LongTensor[K, n].
         seed: of the random read-outs; equal seeds give equal predictions.
         check: called several times a second; may raise to give up.
         documents: how many of the K are used, the first ones.
@@ -87,9 +89,12 @@ def predict(
     reason = _why_not(instrumentation)
     if reason is not None:
         return Prediction(None, None, reason)
-    used = ids[:documents]
+    used = ids[:documents].to(model.device)
     if probes is None:
         probes = -(-PROBES // len(used))
+    reason = _rehearse(model, instrumentation, used[0, :REHEARSAL])
+    if reason is not None:
+        return Prediction(None, None, reason)
     measuring = _Document(model, instrumentation, probes, check)
     generator = torch.Generator().manual_seed(seed)
     curves = []
@@ -118,6 +123,22 @@ def _why_not(instrumentation: Instrumentation) -> str | None:
     if any(len(site.cores) != 1 for site in instrumentation.sites):
         return "several softmax maps feed one update, so heads cannot be taken apart"
     return None
+
+
+def _rehearse(model: PreTrainedModel, instrumentation: Instrumentation, ids: Tensor) -> str | None:
+    """The passes on a few tokens: a model whose code cannot run them is told by trying."""
+    trial = _Document(model, instrumentation, 1, lambda: None)
+    try:
+        trial.read(ids, None)
+        gains = trial.gains(torch.Generator().manual_seed(0), take_apart=True)
+    except _Unsupported as error:
+        return str(error)
+    except Exception as error:  # a model's own code may fail in any way
+        if is_out_of_memory(error):
+            raise
+        return f"its branches cannot be run alone: {type(error).__name__}: {str(error)[:200]}"
+    finite = gains.gram is not None and bool(np.isfinite(gains.gram).all())
+    return None if finite else "the gains of its branches are not finite"
 
 
 class _Document:

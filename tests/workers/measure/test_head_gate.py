@@ -1,0 +1,52 @@
+"""A head let through alone is that head's share of the branch, in any family."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_families import HEADS, build
+
+from workers.instrument import SiteReader, inspect
+from workers.measure.head_gate import HeadGate
+
+FAMILIES = ["gpt2", "bloom", "mpt", "gpt_neo", "xglm", "falcon_alibi", "falcon_new", "llama", "phi"]
+
+
+def updates(family: str, heads: torch.Tensor | None, implementation: str | None = None) -> dict:
+    """First attention update [B, d] of one-token prompts."""
+    model = build(family, implementation)
+    site = inspect(model).sites[0]
+    found: dict[int, torch.Tensor] = {}
+    ids = torch.full((HEADS + 2, 1), 7)
+    reader = SiteReader(model, [site], lambda i, update, _stream: found.setdefault(i, update))
+    with torch.no_grad(), reader:
+        if heads is None:
+            model(input_ids=ids, use_cache=False)
+        else:
+            with HeadGate(heads) as gate:
+                model(input_ids=ids, use_cache=False)
+            found[-1] = torch.tensor(gate.calls)
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_heads_add_up_to_the_branch(family: str, implementation: str) -> None:
+    if implementation == "sdpa" and family in ("bloom", "mpt", "gpt_neo", "xglm"):
+        pytest.skip("the family has no fused attention")
+    gates = torch.tensor([*range(HEADS), -1, HEADS])  # each head, all of them, none
+    found = updates(family, gates, implementation)
+    whole = updates(family, None, implementation)[0].reshape(HEADS + 2, -1)
+    update = found[0].reshape(HEADS + 2, -1)
+    bias = update[-1]  # no head: what the output projection adds by itself
+    torch.testing.assert_close(update[-2], whole[-2])
+    torch.testing.assert_close(
+        (update[:HEADS] - bias).sum(0), whole[0] - bias, rtol=1e-4, atol=1e-5
+    )
+    assert (update[:HEADS] - bias).norm(dim=-1).min() > 1e-3
+    assert int(found[-1]) == inspect(build(family, implementation)).cores
+
+
+def test_a_router_is_not_an_attention_head() -> None:
+    found = updates("mixtral", torch.tensor([*range(HEADS), -1, HEADS]))
+    assert int(found[-1]) == inspect(build("mixtral")).cores
