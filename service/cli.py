@@ -140,6 +140,9 @@ def gateway() -> None:
             port=settings.port,
             log_config=None,
             access_log=False,
+            server_header=False,
+            # Event streams and waits end only with their jobs.
+            timeout_graceful_shutdown=5,
         )
 
 

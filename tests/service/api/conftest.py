@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -59,9 +66,9 @@ class Worker:
     def __init__(self, client: redis.Redis) -> None:
         self.store = ClaimStore(client, name="w1", queues=["cpu"])
 
-    def announce(self, queue: str = "cpu") -> None:
+    def announce(self, queue: str = "cpu", seconds: float = 30.0) -> None:
         facts = {"worker": "w1", "device": "cpu", "queue": queue, "warm": [], "local": []}
-        self.store.announce(WorkerModels.model_validate(facts), 30.0)
+        self.store.announce(WorkerModels.model_validate(facts), seconds)
 
     def claim(self) -> Claim:
         claim = self.store.claim()
@@ -114,6 +121,59 @@ def outcome(profile: Profile) -> Outcome:
 def worker(redis_sync: redis.Redis) -> Worker:
     """A worker on the same store."""
     return Worker(redis_sync)
+
+
+@dataclass(frozen=True)
+class Process:
+    """A gateway process of its own."""
+
+    base: str
+    child: subprocess.Popen[bytes]
+    log: Path
+
+    def wait(self) -> None:
+        for _ in range(600):
+            assert self.child.poll() is None, self.log.read_text()
+            try:
+                assert httpx.get(f"{self.base}/readyz").status_code == 200
+            except httpx.HTTPError:
+                time.sleep(0.1)
+            else:
+                return
+        pytest.fail("the gateway did not start")
+
+
+@pytest.fixture
+def process(redis_url: str, worker: Worker, profile: Profile, tmp_path: Path) -> Iterator[Process]:
+    """A gateway process with a live worker and one profile in its store."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {
+        "LACUNA_REDIS_URL": redis_url,
+        "LACUNA_PORT": str(port),
+        "LACUNA_MAX_WAIT_SECONDS": "0.2",
+    }
+    worker.announce(seconds=600)
+    log = tmp_path / "gateway.log"
+    with log.open("wb") as sink:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "service.cli", "gateway"],
+            env={**os.environ, **environment},
+            cwd=Path(__file__).parents[3],
+            stdout=sink,
+            stderr=sink,
+        )
+        found = Process(f"http://127.0.0.1:{port}", child, log)
+        try:
+            found.wait()
+            body = {"model": "preset:gpt2", "weights": "random"}
+            httpx.post(f"{found.base}/v1/profiles", json=body).raise_for_status()
+            worker.finish(profile)
+            yield found
+        finally:
+            child.terminate()
+            child.wait(20)
 
 
 @pytest.fixture

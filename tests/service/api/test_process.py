@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+import httpx
+
+
+def test_a_gateway_stops_within_seconds_whatever_is_open(process: Any) -> None:
+    body = {"model": "preset:gpt2", "weights": "random", "seed": 9}
+    job = httpx.post(f"{process.base}/v1/profiles", json=body).headers["location"]
+    with httpx.stream("GET", f"{process.base}{job}/events", timeout=30) as stream:
+        lines = stream.iter_lines()
+        assert next(lines) == "event: queued"
+        started = time.monotonic()
+        process.child.terminate()
+        process.child.wait(15)
+        assert time.monotonic() - started < 12
+
+
+def test_names_and_versions_of_software_stay_private(process: Any) -> None:
+    assert "server" not in httpx.get(f"{process.base}/healthz").headers
+
+
+def test_profiles_leave_a_real_server_as_they_leave_the_app(process: Any, profile: Any) -> None:
+    address = f"{process.base}/v1/profiles/{profile.id}"
+    first, again = httpx.get(address), httpx.get(address)
+    assert first.content == again.content
+    assert first.headers["etag"] == again.headers["etag"]
+    head = httpx.head(address)
+    assert head.headers["content-length"] == first.headers["content-length"]
+    condition = {"If-None-Match": first.headers["etag"]}
+    assert httpx.get(address, headers=condition).status_code == 304
+
+
+def test_what_is_no_http_does_not_reach_the_log(process: Any) -> None:
+    host, port = process.base.removeprefix("http://").split(":")
+    for garbage in (b"\x16\x03\x01\x00\xa5\x01", b"GET / HTTP/9.9\r\n\r\n", b"\x00" * 100):
+        with socket.create_connection((host, int(port))) as raw:
+            raw.sendall(garbage)
+            raw.shutdown(socket.SHUT_WR)
+            raw.settimeout(5)
+            raw.recv(1000)
+    assert httpx.get(f"{process.base}/healthz").status_code == 200
+    assert "Traceback" not in process.log.read_text()
