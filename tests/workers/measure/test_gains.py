@@ -47,7 +47,8 @@ def jacobian_norms(model: PreTrainedModel, ids: torch.Tensor) -> np.ndarray:
 
 @pytest.mark.parametrize(
     "family",
-    ["gpt2", "gpt_neox_sequential", "openai_gpt", "opt", "bloom", "mistral_window", "phi", "granite", "mixtral"],
+    ["gpt2", "gpt_neox_sequential", "openai_gpt", "opt", "bloom", "mistral_window", "phi",
+     "granite", "mixtral"],
 )  # fmt: skip
 def test_it_predicts_what_is_measured(family: str) -> None:
     model, ids = build(family), some_ids()
