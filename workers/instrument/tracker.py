@@ -29,17 +29,20 @@ _SOFTMAX = frozenset({"_softmax", "_safe_softmax", "softmax"})
 _FUSED = ("_scaled_dot_product", "_flash_attention", "_efficient_attention")
 
 
-def is_core(name: str, args: Sequence[Any], queries: int) -> bool:
-    """Whether an operation is softmax attention over ``queries`` positions.
+def is_core(name: str, args: Sequence[Any], out: Any, queries: int) -> bool:
+    """Whether an operation that returned ``out`` is causal self-attention of ``queries`` positions.
 
-    Up to two more keys than queries are allowed: learned sinks stand in extra columns.
+    Up to two more keys than queries are allowed: learned sinks stand in extra columns. The first
+    query sees itself alone, which tells attention from a router that happens to have as many
+    experts as there are positions.
     """
     if name.startswith(_FUSED):
-        return bool(args[0].dim() == 4 and args[0].shape[-2] == queries)
-    if name in _SOFTMAX:
-        shape = args[0].shape
-        return len(shape) >= 3 and shape[-2] == queries and queries <= shape[-1] <= queries + 2
-    return False
+        query, key = args[0], args[1]
+        return bool(query.dim() == 4 and query.shape[-2] == queries == key.shape[-2])
+    if name not in _SOFTMAX or out.dim() < 3 or out.shape[-2] != queries:
+        return False
+    keys = out.shape[-1]
+    return queries <= keys <= queries + 2 and not bool(out[..., 0, 1:queries].any())
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,7 @@ class ResidualTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not outputs:
             return out
         terms: Terms | None
-        if is_core(name, args, self.length):
+        if is_core(name, args, out, self.length):
             branch = Branch(len(self.branches), self._stack[-1][0] if self._stack else "")
             self.branches.append(branch)
             terms = self.symbols.new([t for t in known if t], cores=1 << branch.core)

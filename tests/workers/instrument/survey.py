@@ -140,8 +140,8 @@ def render(rows: Sequence[Row]) -> str:
     lines = [
         "# Models",
         "",
-        "Written by `tests/workers/instrument/test_survey.py` (`make docs-models`); a test fails",
-        "when it is out of date.",
+        "Written by `tests/workers/instrument/test_survey.py`, which says how to write it anew; it",
+        "fails when this page is out of date.",
         "",
         f"All {len(rows)} causal model types of transformers {transformers.__version__}, each",
         "built tiny with random weights, inspected and measured: "

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tiny_families import FAMILIES, LAYERS, build
+from tiny_types import tiny
 from torch import Tensor
 from transformers import T5ForConditionalGeneration
 
@@ -75,6 +76,17 @@ def test_hybrids_are_announced(family: str) -> None:
     found = inspect(build(family))
     assert found.other_mixers
     assert any("softmax attention" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize("model_type", ["gemma3", "got_ocr2"])
+def test_text_models_nested_in_multimodal_ones(model_type: str) -> None:
+    """The layers stand below `language_model`, the sizes in a `text_config`."""
+    model = tiny(model_type)
+    assert not hasattr(model.config, "vocab_size")
+    found = inspect(model)
+    assert found.level == "full"
+    assert found.layers == model.config.text_config.num_hidden_layers == LAYERS
+    assert all("language_model.layers" in site.update.path for site in found.sites)
 
 
 def test_sinks_are_announced() -> None:

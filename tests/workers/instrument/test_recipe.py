@@ -40,10 +40,10 @@ class Block(nn.Module):
         self.form = form
         self.attention, self.second = Attention(fused=form == "fused"), Attention()
         self.norm, self.after = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.mlp = nn.Linear(WIDTH, WIDTH)
+        self.mlp, self.router = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 7)
         self.scales = nn.Parameter(torch.rand(WIDTH) + 0.5)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:  # noqa: PLR0912
         read = self.norm(x)
         match self.form:
             case "plain" | "fused":
@@ -66,6 +66,10 @@ class Block(nn.Module):
                 x = self.scales * x + self.attention(read)
             case "differential":
                 x = x + self.after(self.attention(read) - 0.3 * self.second(read))
+            case "router":
+                weights = torch.softmax(self.router(read), -1)
+                x = x + self.attention(read)
+                return x + weights[..., :1] * self.mlp(self.norm(x))
             case "side branch":
                 return x + self.mlp(x + self.attention(read))
         if self.form == "rescaled twice":
@@ -114,6 +118,7 @@ def taps(site: Site) -> tuple[tuple[str, str, float], tuple[str, str, float]]:
         ("post norm", ("attention", 1.0), 1.0),
         ("sandwich", ("after", 1.0), 1.0),
         ("parallel", ("attention", 1.0), 1.0),
+        ("router", ("attention", 1.0), 1.0),
     ],
 )
 def test_forms(form: str, update: tuple[str, float], stream: float) -> None:

@@ -16,7 +16,18 @@ from survey import CATALOGUE, DOCUMENT, Row, catalogue, counts, parse, render, s
 from tiny_types import MODEL_TYPES
 
 SAMPLE = ["bert", "bloom", "cohere", "falcon", "gemma2", "gpt2", "gpt_neox", "gpt_oss"]
-SAMPLE += ["granite", "jamba", "llama", "mamba", "mixtral", "mpt", "olmo2", "opt", "zamba2"]
+SAMPLE += [
+    "granite",
+    "jamba",
+    "llama",
+    "llama4",
+    "mamba",
+    "mixtral",
+    "mpt",
+    "olmo2",
+    "opt",
+    "zamba2",
+]
 
 
 @pytest.fixture(autouse=True)
