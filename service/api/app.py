@@ -16,11 +16,12 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from service.api import docs, openapi
+from service.api.access import Keys
 from service.api.bodies import BodyInvalid, MediaTypeRefused
 from service.api.dependencies import Services, State
 from service.api.export import Memory
 from service.api.metrics import Metrics
-from service.api.middleware import BodyLimit, CachedProfiles, Edge, Keys
+from service.api.middleware import BodyLimit, CachedProfiles, Edge
 from service.api.problems import (
     on_body_invalid,
     on_http_exception,

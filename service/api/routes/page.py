@@ -11,7 +11,7 @@ from pathlib import Path
 from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
 
-from service.api.export import Conditions, matches, takes_gzip
+from service.api.negotiation import Conditions, matches, takes_gzip
 
 router = APIRouter(include_in_schema=False)
 

@@ -18,7 +18,8 @@ from service.api.dependencies import (
     ServicesHere,
     Wait,
 )
-from service.api.export import FORMATS, RepresentationResponse, choose
+from service.api.export import RepresentationResponse
+from service.api.negotiation import FORMATS, choose
 from service.api.openapi import problems
 from service.api.problems import from_failure, of_error, problem
 from service.contract.errors import LacunaError

@@ -6,15 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.api.export import (
-    Caching,
-    Memory,
-    Representation,
-    choose,
-    matches,
-    represent,
-    takes_gzip,
-)
+from service.api.export import Caching, Memory, Representation, represent
+from service.api.negotiation import choose, matches, takes_gzip
 
 
 @pytest.mark.parametrize(

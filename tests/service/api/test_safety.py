@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.api.middleware import PUBLIC, RateLimiter
+from service.api.access import PUBLIC, RateLimiter
 
 ALICE, BOB = "alice-key-0123456789", "bob-key-0123456789ab"
 DIGEST = hashlib.sha256(BOB.encode()).hexdigest()
