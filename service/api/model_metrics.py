@@ -55,7 +55,7 @@ def text(summaries: Sequence[ProfileSummary]) -> bytes:
 
 def _rows(summaries: Sequence[ProfileSummary]) -> Iterator[tuple[list[str], ProfileSummary]]:
     """Profiles that differ in nothing but their version (revision, documents, method) compare."""
-    versions: dict[tuple[str, ...], list[ProfileSummary]] = {}
+    versions: dict[tuple[str, str, str, str], list[ProfileSummary]] = {}
     for summary in summaries:
         length = str(summary.sequence_length)
         key = (summary.model, summary.weights, length, summary.objective)
