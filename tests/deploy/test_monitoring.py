@@ -1,0 +1,177 @@
+"""Alerts and dashboard ask for metrics that the gateway has, by labels that these have."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+import redis.asyncio
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from service.api import model_metrics
+from service.api.metrics import Metrics
+from service.contract.profiles import ProfileSummary
+from service.store.metrics import metrics as store_metrics
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+ALERTS = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())
+PROMETHEUS = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+DASHBOARD = json.loads((DEPLOY / "grafana" / "dashboards" / "lacuna.json").read_text())
+RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+OF_PROMETHEUS = {"up": {"job", "instance"}}
+SUMMARY = {
+    "id": "0" * 32, "model": "gpt2", "revision": None, "weights": "pretrained",
+    "sequence_length": 100, "objective": "jacobian", "documents": 16, "shape": "flat",
+    "dead_zone": None, "primacy_mass": 0.1, "recency_mass": 0.1, "created_at": "2026-01-01",
+}  # fmt: skip
+
+
+@pytest.fixture
+async def exposed(redis_async: redis.asyncio.Redis) -> dict[str, set[str]]:
+    """Every sample name that the gateway can expose, with its labels."""
+    metrics = Metrics()
+    metrics.request("GET", "/v1/profiles", 200, 0.01)
+    metrics.submission("created")
+    metrics.refused.labels("unauthorized").inc()
+    summary = ProfileSummary.model_validate(SUMMARY)
+    text = metrics.text(await store_metrics(redis_async)) + model_metrics.text([summary])
+    found: dict[str, set[str]] = dict(OF_PROMETHEUS)
+    for family in text_string_to_metric_families(text.decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def parsed(expression: str) -> Any:
+    return promql_parser.parse(re.sub(r"\$model\b", "m", expression))
+
+
+def selectors(
+    expression: Any, outer: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, set[str]]]:
+    """Metric names, each with the labels that matchers and groupings around it name."""
+    kind = type(expression).__name__
+    if kind == "BinaryExpr":
+        yield from selectors(expression.lhs)
+        yield from selectors(expression.rhs)
+    elif kind == "AggregateExpr":
+        grouped = re.findall(r"\w+", str(expression.modifier or "").removeprefix("by"))
+        yield from selectors(expression.expr, outer | set(grouped))
+    elif kind == "Call":
+        for argument in expression.args:
+            yield from selectors(argument, outer)
+    elif kind in {"ParenExpr", "SubqueryExpr", "UnaryExpr"}:
+        yield from selectors(expression.expr, outer)
+    elif kind == "MatrixSelector":
+        yield from selectors(expression.vector_selector, outer)
+    elif kind == "VectorSelector":
+        matched = {matcher.name for matcher in expression.matchers.matchers}
+        yield expression.name, matched | outer
+    else:
+        assert kind in {"NumberLiteral", "StringLiteral"}, kind
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    for rule in RULES:
+        yield rule["alert"], rule["expr"]
+    for panel in PANELS:
+        for target in panel["targets"]:
+            yield panel["title"], target["expr"]
+    adapter = yaml.safe_load((DEPLOY / "kubernetes" / "prometheus-adapter.yaml").read_text())
+    for rule in adapter["rules"]["external"]:
+        yield rule["name"]["as"], rule["metricsQuery"].replace("<<.LabelMatchers>>", "")
+
+
+@pytest.mark.parametrize(("where", "expression"), list(expressions()))
+def test_every_expression_parses_and_finds_its_metrics(
+    where: str, expression: str, exposed: dict[str, set[str]]
+) -> None:
+    found = list(selectors(parsed(expression)))
+    assert found, f"{where} asks for no metric"
+    for name, labels in found:
+        assert name in exposed, f"{where}: {name} is exposed by nobody"
+        assert labels <= exposed[name], f"{where}: {name} has no label {labels - exposed[name]}"
+
+
+def test_the_check_finds_what_is_wrong(exposed: dict[str, set[str]]) -> None:
+    ((name, labels),) = selectors(parsed("sum by (colour) (rate(lacuna_queue_depth[5m]))"))
+    assert name in exposed
+    assert not labels <= exposed[name]
+
+
+def test_alerts_cover_what_operators_must_know() -> None:
+    names = {rule["alert"] for rule in RULES}
+    assert {
+        "LacunaDeadZoneGrew",
+        "LacunaNoLiveWorker",
+        "LacunaOldestJobTooOld",
+        "LacunaDeadLetters",
+        "LacunaStoreAway",
+    } <= names
+    assert len(names) == len(RULES)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_says_how_bad_it_is_and_what_to_do(rule: dict[str, Any]) -> None:
+    assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+    assert rule["labels"]["severity"] in {"warning", "critical"}
+    assert {"summary", "description"} <= set(rule["annotations"])
+    used = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
+    for _, labels in selectors(parsed(rule["expr"])):
+        assert used <= labels, "a label in the text is lost in the aggregation"
+
+
+def test_prometheus_reads_the_gateway_with_a_key_from_a_file() -> None:
+    (job,) = PROMETHEUS["scrape_configs"]
+    assert job["job_name"] == "lacuna"
+    assert job["authorization"] == {"credentials_file": "/run/secrets/metrics_key"}
+    assert PROMETHEUS["rule_files"] == ["/etc/prometheus/alerts.yml"]
+
+
+def test_panels_have_a_place_of_their_own_and_the_provisioned_source() -> None:
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert place["x"] + place["w"] <= 24
+        taken |= cells
+    source = yaml.safe_load(
+        (DEPLOY / "grafana" / "provisioning" / "datasources" / "prometheus.yml").read_text()
+    )["datasources"][0]
+    assert {panel["datasource"]["uid"] for panel in PANELS} == {source["uid"]}
+
+
+def test_the_dashboard_shows_queue_workers_latencies_and_models() -> None:
+    asked = {name for _, e in expressions() for name, _ in selectors(parsed(e))}
+    assert {
+        "lacuna_queue_depth",
+        "lacuna_queue_workers",
+        "lacuna_job_wait_seconds_bucket",
+        "lacuna_http_request_seconds_bucket",
+        "lacuna_model_dead_zone_fraction",
+        "lacuna_model_primacy_mass",
+        "lacuna_model_recency_mass",
+    } <= asked
+
+
+def test_the_dashboard_is_where_grafana_is_told_to_look() -> None:
+    provider = yaml.safe_load(
+        (DEPLOY / "grafana" / "provisioning" / "dashboards" / "lacuna.yml").read_text()
+    )["providers"][0]
+    compose = yaml.safe_load((DEPLOY.parent / "docker-compose.yml").read_text())
+    mounts = dict(volume.split(":")[:2] for volume in compose["services"]["grafana"]["volumes"])
+    folder = {inside: outside for outside, inside in mounts.items()}[provider["options"]["path"]]
+    assert (DEPLOY.parent / folder / "lacuna.json").is_file()

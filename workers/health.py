@@ -1,0 +1,36 @@
+"""`python -m workers.health`: whether a worker of this host is alive, for container probes.
+
+Exit status 0 when one has announced itself lately, 1 when none has. While the store is away nobody
+can tell: that is 0, since restarting a worker then would only lose its running job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+
+from service.contract.errors import StoreUnavailable
+from service.settings import Settings
+from service.store.connection import connect_async
+from service.store.registry import workers
+
+
+async def alive(store_url: str, host: str) -> bool:
+    """Whether a live worker's name begins with this host's."""
+    client = connect_async(store_url)
+    try:
+        return any(found.worker.startswith(f"{host}-") for found in await workers(client))
+    except StoreUnavailable:
+        return True
+    finally:
+        await client.aclose()
+
+
+def main() -> int:
+    """Exit status of the probe."""
+    return 0 if asyncio.run(alive(Settings().store_url, socket.gethostname())) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
