@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from scipy.signal import fftconvolve
+from scipy.fft import irfft, next_fast_len, rfft
 
 from service.theory._recursion import F64, windowed_suffix_sums
 
@@ -114,7 +114,7 @@ class DistanceKernel:
         if min(size, w.size) * w.size <= _DIRECT_PRODUCTS or w.max() > _FFT_PEAK:
             near = np.convolve(w, weights[::-1])
         else:
-            near = np.maximum(fftconvolve(w, weights[::-1]), 0.0)
+            near = _by_fft(w, weights[::-1])
         # near[m] = sum_i w_i weights(i - j) with j = rows.start + m - (size - 1)
         out = np.zeros(rows.stop)
         shift = rows.start - (size - 1)
@@ -135,3 +135,10 @@ def _between(w: F64, nearest: int, window: int) -> F64:
         sums = windowed_suffix_sums(w[None], np.zeros(1), window - nearest)[0] + w
         out[: n - nearest] = sums[nearest:]
     return out
+
+
+def _by_fft(a: F64, b: F64) -> F64:
+    """Full convolution of two non-negative rows."""
+    size = a.size + b.size - 1
+    fast = next_fast_len(size, real=True)
+    return np.maximum(irfft(rfft(a, fast) * rfft(b, fast), fast)[:size], 0.0)

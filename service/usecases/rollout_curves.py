@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from service.contract.rollouts import RolloutName
-from service.theory import cesaro, rollout, second_moment_architecture
+from service.theory import cesaro, rollout
 from service.theory.kernels import Kernel
 from service.usecases.rollout_inputs import Inputs
 
@@ -75,6 +75,9 @@ class Curves:
 
 
 def _second_moment(inputs: Inputs) -> F64:
+    # Its filters come from scipy.signal, which takes longer to import than the rest of theory.
+    from service.theory import second_moment_architecture  # noqa: PLC0415
+
     slopes = np.zeros((1, inputs.heads)) if inputs.slopes is None else inputs.slopes
     temperature = inputs.kernel.temperature
     shape_ = (inputs.layers, inputs.heads)
