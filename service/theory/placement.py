@@ -41,6 +41,7 @@ __all__ = [
 
 _EQUAL = 1 - 1e-12
 _CANDIDATES = 200
+_CANDIDATE_WORK = 200_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +108,8 @@ def nearest_to_given(problem: Problem, solution: Solution, tolerance: float) -> 
     size = problem.size
     if size < 2:
         return solution
-    counts = np.unique(np.linspace(0, size, min(size, _CANDIDATES) + 1).astype(np.int64))
+    steps = min(size, _CANDIDATES, max(8, _CANDIDATE_WORK // size))
+    counts = np.unique(np.linspace(0, size, steps + 1).astype(np.int64))
     candidates = np.empty((counts.size, size), dtype=np.int64)
     rank = np.empty(size, dtype=np.int64)
     rank[problem.ranking] = np.arange(size)

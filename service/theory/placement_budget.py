@@ -9,7 +9,8 @@ from service.theory.placement_problem import F64, I64
 
 EXACT_LIMIT = 14
 """Optional chunks up to which every subset is weighed."""
-_MAX_EXCHANGES = 1_000
+_MAX_WORK = 20_000_000
+"""Exchanges times pairs that are looked at: bounds the time for thousands of chunks."""
 
 
 def select(
@@ -78,7 +79,8 @@ def _fill(cost: I64, relevance: F64, room: int, places: int) -> I64:
         for key in (relevance / np.maximum(cost, 1), relevance)
     ]
     kept = max(fillings, key=lambda one: (float(relevance[one].sum()), int(one.sum())))
-    for _ in range(_MAX_EXCHANGES):
+    work = 0
+    while (work := work + int(kept.sum()) * int((~kept).sum())) <= _MAX_WORK:
         inside, outside = np.flatnonzero(kept), np.flatnonzero(~kept)
         spare = room - int(cost[inside].sum())
         gain = relevance[outside][None, :] - relevance[inside][:, None]

@@ -14,6 +14,11 @@ STATES = 1_024
 """Left lengths that the outside-in program tells apart; longer prompts share a state."""
 PAIRWISE_LIMIT = 40
 """Chunks up to which every swap and every move is tried: m^3 numbers a step."""
+RELOCATION_LIMIT = 1_000
+"""Chunks up to which, with pins or groups, moves of the weightiest ones are tried."""
+_RELOCATED = 60
+_RELOCATION_PLACES = 64
+_RELOCATION_STEPS = 4
 MAX_STEPS = 60
 
 
@@ -26,9 +31,11 @@ def heuristic(problem: Problem) -> I64:
     """
     starts = problem.repair(np.stack([outside_in(problem), *zigzags(problem)]))
     order: I64 = starts[int(np.argmax(problem.scores(starts)))]
-    search = _pairwise if problem.size <= PAIRWISE_LIMIT else _neighbours
+    search, steps = (_pairwise if problem.size <= PAIRWISE_LIMIT else _neighbours), MAX_STEPS
+    if problem.constrained and PAIRWISE_LIMIT < problem.size <= RELOCATION_LIMIT:
+        search, steps = _relocations, _RELOCATION_STEPS
     score = problem.score(order)
-    for _ in range(MAX_STEPS):
+    for _ in range(steps):
         order = rearrange(problem, search(problem, order))
         improved = problem.score(order)
         if improved <= score * (1 + 1e-12):
@@ -113,6 +120,27 @@ def _pairwise(problem: Problem, order: I64) -> I64:
         if scores[best] <= score * (1 + 1e-12):
             break
         order, score = candidates[best], float(scores[best])
+    return order
+
+
+def _relocations(problem: Problem, order: I64) -> I64:
+    """Neighbours, then the weightiest chunks one by one to their best place: pins and groups keep
+    neighbours from getting there step by step."""
+    order = _neighbours(problem, order)
+    score = problem.score(order)
+    size = problem.size
+    targets = np.unique(np.linspace(0, size - 1, min(size, _RELOCATION_PLACES)).astype(np.int64))
+    # Row k has the chunk at place targets[k], and the rest around it in order.
+    source = np.arange(size) - (np.arange(size) > targets[:, None])
+    rows = np.arange(targets.size)
+    for chunk in np.argsort(-problem.weight, kind="stable")[:_RELOCATED].tolist():
+        candidates = order[order != chunk][np.minimum(source, size - 2)]
+        candidates[rows, targets] = chunk
+        candidates = problem.repair(candidates)
+        scores = problem.scores(candidates)
+        best = int(np.argmax(scores))
+        if scores[best] > score * (1 + 1e-12):
+            order, score = candidates[best], float(scores[best])
     return order
 
 

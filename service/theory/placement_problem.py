@@ -147,7 +147,8 @@ class Problem:
                 fixed[rows, np.argmax(fixed == chunk, axis=1)] = fixed[:, slot]
                 fixed[:, slot] = chunk
         if self.groups is not None:
-            of = self.groups[fixed]
-            for group in np.unique(self.groups[self.groups != FREE]):
-                fixed[of == group] = np.tile(np.flatnonzero(self.groups == group), len(fixed))
+            # Places by group, then by place: the members of a group, in their order, go there.
+            free = int((self.groups == FREE).sum())
+            places = np.argsort(self.groups[fixed], axis=1, kind="stable")[:, free:]
+            fixed[rows[:, None], places] = np.argsort(self.groups, kind="stable")[free:]
         return fixed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from service.contract.errors import InvalidRequest, ProfileNotFound
@@ -20,6 +20,10 @@ __all__ = ["ProfileReader", "TokenCounter", "answer", "find_curve", "place"]
 _INLINE_CHUNKS = 64
 _INLINE_TOKENS = 32_768
 _SEARCHED = 50
+
+
+Compute = Callable[..., Awaitable[PlacementResponse]]
+"""Awaits a function of the arguments behind it, somewhere else."""
 
 
 class ProfileReader(Protocol):
@@ -42,9 +46,18 @@ class TokenCounter(Protocol):
 
 
 async def answer(
-    request: PlacementRequest, profiles: ProfileReader, counter: TokenCounter | None = None
+    request: PlacementRequest,
+    profiles: ProfileReader,
+    counter: TokenCounter | None = None,
+    compute: Compute = asyncio.to_thread,
 ) -> PlacementResponse:
     """Order the chunks by the curve that the request names.
+
+    Args:
+        request: validated.
+        profiles: the store.
+        counter: of texts; without one they are refused.
+        compute: runs what takes longer than a few milliseconds, off the event loop.
 
     Raises:
         InvalidRequest: pins that contradict each other, a curve that the profile lacks, texts
@@ -57,7 +70,7 @@ async def answer(
     counts = await _count(request.chunks, curve, counter)
     if len(counts) <= _INLINE_CHUNKS and sum(counts) <= _INLINE_TOKENS and curve.basis != "theory":
         return place(request, curve, counts)
-    return await asyncio.to_thread(place, request, curve, counts)
+    return await compute(place, request, curve, counts)
 
 
 async def find_curve(request: PlacementRequest, profiles: ProfileReader) -> PlacementCurve:

@@ -209,6 +209,34 @@ def test_large_problems_keep_pins_and_groups(seed: int, m: int, data: st.DataObj
     assert allowed(p, placement.place(p).order[None]).all()
 
 
+def grouped(seed: int, m: int, shape: str) -> Problem:
+    """Chunks of documents, three each, with one pinned first."""
+    rng = np.random.default_rng(seed)
+    groups, slots = (np.arange(m) // 3)[rng.permutation(m)], np.full(m, FREE)
+    groups[0], slots[0] = FREE, 0
+    return problem(seed, m, shape, groups=groups, slots=slots)
+
+
+@pytest.mark.parametrize("shape", ["u", "bumpy"])
+def test_heuristic_with_groups_and_pins_is_near_the_exact_answer(shape: str) -> None:
+    gaps = []
+    for seed in range(8):
+        p = grouped(seed, 13, shape)
+        found = placement.place(p)
+        assert found.method == "heuristic"
+        gaps.append(1 - found.value / p.value(subsets(p)))
+    assert min(gaps) >= -1e-9
+    assert np.mean(gaps) < 0.01
+
+
+@pytest.mark.parametrize("m", [60, 300])
+def test_many_chunks_with_groups_beat_the_reorderers_by_far(m: int) -> None:
+    p = grouped(1, m, "bumpy")
+    found, against = placement.place(p), placement.baselines(p)
+    assert allowed(p, found.order[None]).all()
+    assert found.value > 1.1 * max(against.given, against.relevance_first, against.zigzag)
+
+
 def test_outside_in_uses_the_right_key() -> None:
     """Relevance per token for visibility: exact on U-shaped curves."""
     for seed in range(5):
