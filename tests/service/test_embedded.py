@@ -60,6 +60,7 @@ def test_its_starter_leaves_it_to_those_who_still_use_it(short_dir: Path) -> Non
     with embedded.ensure(short_dir) as another:
         assert not another.started
     client(another).shutdown()
+    assert embedded._LEFT_RUNNING.pop().wait(10) == 0
 
 
 def test_closing_twice_does_no_harm(short_dir: Path) -> None:
