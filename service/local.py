@@ -22,7 +22,8 @@ from service.embedded import ensure
 from service.settings import Settings
 
 _READY_SECONDS = 90.0
-_STOP_SECONDS = 15.0
+_STOP_SECONDS = 8.0
+"""Beyond the workers' own grace: one that is killed before it gives its job back costs an attempt."""
 _LOG_TAIL = 3
 
 
@@ -146,7 +147,7 @@ class Stack:
         for child in self._children.values():
             if child.poll() is None:
                 child.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + _STOP_SECONDS
+        deadline = time.monotonic() + self._settings.grace_seconds + _STOP_SECONDS
         for child in self._children.values():
             try:
                 child.wait(max(0.1, deadline - time.monotonic()))
