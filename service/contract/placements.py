@@ -82,7 +82,8 @@ class PlacementRequest(Wire):
     """Without a suitable profile of `model`, fall back to a curve computed from its
     architecture, as given here or as known from any other profile of that model."""
     source: Source | None = None
-    """Which curve of the profile. Default: `needle` where it was measured, else `measured`."""
+    """Which curve of the profile (a `density` is its own). Default: `needle` where it was measured,
+    else `measured`."""
 
     chunks: list[Chunk] = Field(max_length=MAX_CHUNKS)
     """In the caller's order of preference, which settles ties."""
@@ -116,8 +117,6 @@ class PlacementRequest(Wire):
             raise ValueError("`architecture` goes alone or with `model`")
         if self.density is not None and not any(self.density):
             raise ValueError("`density` is zero everywhere")
-        if self.source is not None and self.profile_id is None and self.model is None:
-            raise ValueError("`source` chooses a curve of a profile: it goes with one")
         seen: set[str] = set()
         slots: set[int] = set()
         for chunk in self.chunks:

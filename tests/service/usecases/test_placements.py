@@ -217,7 +217,7 @@ def test_equal_negative_scores_still_count() -> None:
         ({"density": [], "chunks": []}, "density"),
         ({"density": [1.0, -1.0], "chunks": []}, "density"),
         ({"model": "gpt2", "chunks": []}, "give one of"),
-        ({"source": "measured", "chunks": []}, "source"),
+        ({"source": "measurd", "chunks": []}, "source"),
         ({"chunks": [], "max_tokns": 3}, "max_tokns"),
         ({"chunks": [], "higher_is_better": 1}, "higher_is_better"),
     ],
