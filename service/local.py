@@ -23,7 +23,7 @@ from service.settings import Settings
 
 _READY_SECONDS = 90.0
 _STOP_SECONDS = 8.0
-"""Beyond the workers' own grace: one that is killed before it gives its job back costs an attempt."""
+"""Beyond the workers' grace: one killed before it gives its job back costs an attempt."""
 _LOG_TAIL = 3
 
 
