@@ -1,8 +1,9 @@
-"""Makes every picture in docs/images from a service started for it (a few minutes on one core).
+"""Makes every picture in docs/images (a few minutes on one core).
 
 Profiles are drawn by the service itself; the page is photographed in the system's Chromium.
 
-    .venv/bin/python docs/pictures.py
+    .venv/bin/python docs/pictures.py             # starts a service for it
+    .venv/bin/python docs/pictures.py http://...  # uses one that runs
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ CHUNKS = "\n".join(
 
 
 def profile(client: httpx.Client, request: dict[str, Any]) -> str:
+    """Id of the profile, measured now unless it is known."""
     answer = client.post("/v1/profiles", json=request).raise_for_status()
     job = answer.headers.get("Location")
     while answer.status_code == httpx.codes.ACCEPTED or "measured" not in answer.json():
@@ -51,6 +53,7 @@ def profile(client: httpx.Client, request: dict[str, Any]) -> str:
 
 
 def window(browser: Browser, url: str, *, width: int = 1000, scheme: Any = "light") -> Page:
+    """A page that shows a profile."""
     size = {"width": width, "height": 800}
     page = browser.new_context(viewport=size, color_scheme=scheme).new_page()  # type: ignore[arg-type]
     page.goto(url)
@@ -60,10 +63,12 @@ def window(browser: Browser, url: str, *, width: int = 1000, scheme: Any = "ligh
 
 
 def shoot(page: Page, section: str, name: str) -> None:
+    """Photograph one section."""
     page.locator(f"#{section}").screenshot(path=IMAGES / f"{name}.png")
 
 
 def photograph(url: str, demo: str, untrained: str) -> None:
+    """Every state of the page."""
     with sync_playwright() as playwright:
         path = shutil.which("chromium")
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
@@ -90,22 +95,31 @@ def photograph(url: str, demo: str, untrained: str) -> None:
         browser.close()
 
 
-def main() -> None:
+def draw(url: str) -> None:
+    """Measure, draw and photograph."""
     IMAGES.mkdir(exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory(prefix="lp", dir="/tmp") as folder,
-        Stack(Settings(data_dir=Path(folder), log_format="text")) as stack,
-        httpx.Client(base_url=stack.url, timeout=120) as client,
-    ):
+    with httpx.Client(base_url=url, timeout=120) as client:
         untrained = profile(client, UNTRAINED)
         profile(client, SHORT)
         demo = profile(client, DEMO)
         for identifier, name in ((demo, "profile-smollm2"), (untrained, "profile-untrained")):
-            picture = client.get(f"/v1/profiles/{identifier}.png").raise_for_status().content
-            (IMAGES / f"{name}.png").write_bytes(picture)
-        photograph(stack.url, demo, untrained)
-    for path in sorted(IMAGES.glob("*.png")):
+            drawing = client.get(f"/v1/profiles/{identifier}.svg").raise_for_status().content
+            (IMAGES / f"{name}.svg").write_bytes(drawing)
+    photograph(url, demo, untrained)
+    for path in sorted(IMAGES.iterdir()):
         print(f"{path.name:24} {path.stat().st_size / 1000:6.0f} kB")
+
+
+def main() -> None:
+    """Entry point."""
+    if len(sys.argv) > 1:
+        draw(sys.argv[1].rstrip("/"))
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="lp", dir="/tmp") as folder,
+        Stack(Settings(data_dir=Path(folder), log_format="text")) as stack,
+    ):
+        draw(stack.url)
 
 
 if __name__ == "__main__":

@@ -64,8 +64,9 @@ export class Chart {
     this.uplot?.destroy();
     const floor = given.log ? lowest(given) : null;
     const clip = (values) => (floor === null ? values : values.map((v) => Math.max(v, floor)));
+    const cut = (values) => (floor === null ? values : values.map((v) => (v < floor ? null : v)));
     const band = given.band ? [clip(given.band.low), clip(given.band.high)] : [];
-    const data = [given.x, ...given.series.map((item) => clip(item.values)), ...band];
+    const data = [given.x, ...given.series.map((item) => cut(item.values)), ...band];
     this.uplot = new uPlot(this.options(given, band.length > 0, floor), data, this.plot);
     Object.assign(this.plot, { tabIndex: 0 });
     for (const [name, value] of Object.entries({
