@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -49,6 +49,7 @@ class Gather:
         self.rows_seen.append((start, probabilities))
 
 
+@settings(deadline=None, max_examples=40)
 @given(
     n=st.integers(1, 70),
     heads=st.sampled_from([(1, 1), (4, 4), (4, 2), (6, 1)]),

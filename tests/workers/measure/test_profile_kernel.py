@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tiny_families import build
@@ -32,6 +32,7 @@ def random_kernel(n: int, heads: int, seed: int) -> F64:
     return np.asarray(weights / weights.sum(-1, keepdims=True))
 
 
+@settings(deadline=None, max_examples=40)
 @given(n=st.integers(1, 40), heads=st.integers(1, 3), seed=st.integers(0, 1000))
 def test_has_the_margins_of_any_kernel(n: int, heads: int, seed: int) -> None:
     distance, first = margins(random_kernel(n, heads, seed))
@@ -52,6 +53,7 @@ def test_recovers_a_distance_kernel_exactly(window: int | None) -> None:
     np.testing.assert_allclose(found.dense(), kernel, atol=1e-7)
 
 
+@settings(deadline=None, max_examples=40)
 @given(n=st.integers(1, 40), seed=st.integers(0, 1000))
 def test_apply_is_the_dense_product(n: int, seed: int) -> None:
     generator = np.random.default_rng(seed)
