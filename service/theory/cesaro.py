@@ -21,7 +21,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
 from scipy.special import gammaincc, gammaln
 
 from service.theory.curve import F64
@@ -133,6 +132,8 @@ def dead_zone_boundary(layers: int, threshold: float, a: float = 1.0) -> float:
         high *= 2.0
     if excess(high) < 0:
         return 0.0
+    from scipy.optimize import brentq  # noqa: PLC0415 - 25 MB and 0.3 s, seldom needed
+
     return float(np.exp(-brentq(excess, 0.0, high, xtol=1e-14, rtol=1e-14)))
 
 

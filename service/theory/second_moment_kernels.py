@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.signal import lfilter
 from scipy.special import expit
 
 from service.theory.binning import I64
@@ -43,13 +42,13 @@ class Slope:
     def pull(self, columns: F64) -> F64:
         """A^T X for X of F64[n, ...]."""
         alpha, rest = self._shaped(columns.ndim)
-        later = lfilter([0.0, 1.0], [1.0, -self.q], (rest * columns)[::-1], axis=0)[::-1]
+        later = _recursion(self.q, (rest * columns)[::-1])[::-1]
         return np.asarray(alpha * columns + later)
 
     def push(self, columns: F64) -> F64:
         """A X for X of F64[n, ...]."""
         alpha, rest = self._shaped(columns.ndim)
-        earlier = lfilter([0.0, 1.0], [1.0, -self.q], columns, axis=0)
+        earlier = _recursion(self.q, columns)
         return np.asarray(alpha * columns + rest * earlier)
 
     def _shaped(self, axes: int) -> tuple[F64, F64]:
@@ -61,6 +60,13 @@ class Slope:
         mass, diagonal = _binned(self.q, self.rest, self.alpha, bounds)
         square, _ = _binned(self.q**2, self.rest**2, self.alpha**2, bounds)
         return mass, square, diagonal
+
+
+def _recursion(q: float, columns: F64) -> F64:
+    """y_0 = 0, y_i = q y_(i-1) + x_(i-1), along the first axis."""
+    from scipy.signal import lfilter  # noqa: PLC0415 - 30 MB and 0.4 s, seldom needed
+
+    return np.asarray(lfilter([0.0, 1.0], [1.0, -q], columns, axis=0))
 
 
 def _geometric(slope: float, count: npt.ArrayLike) -> F64:
