@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -44,3 +46,12 @@ def test_what_is_no_http_does_not_reach_the_log(process: Any) -> None:
             raw.recv(1000)
     assert httpx.get(f"{process.base}/healthz").status_code == 200
     assert "Traceback" not in process.log.read_text()
+
+
+def test_the_gateway_starts_without_the_heavy_parts_of_scipy() -> None:
+    code = "import service.api.app, sys; print(' '.join(sys.modules))"
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    heavy = {"scipy.stats", "scipy.optimize", "scipy.signal", "PIL", "torch", "transformers"}
+    assert heavy.isdisjoint(answer.stdout.split())
