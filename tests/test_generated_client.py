@@ -36,6 +36,8 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     assert (folder / NAME / "client.py").exists(), answer.stdout + answer.stderr
+    said = [line for line in answer.stdout.splitlines() if line.startswith(("WARNING", "ERROR"))]
+    assert said == [], "the generator left something out"
     sys.path.insert(0, str(folder))
     yield NAME
     sys.path.remove(str(folder))
@@ -76,6 +78,9 @@ def test_post_wait_read_place(generated: str, stack: Stack) -> None:
     placed = call("placements.post_v1_placements")(client=client, body=request).parsed
     assert sorted(placed.order) == ["a", "b"]
     assert placed.value <= placed.upper_bound + 1e-9
+    rollout = models.RolloutRequest(layers=4, sequence_length=32)
+    theory = call("theory.post_v1_rollouts")(client=client, body=rollout).parsed
+    assert len(theory.predictions["residual"].influence) == 32
     refused = call("profiles.post_v1_profiles")(
         client=client, body=models.ProfileRequest(model="local:tiny", sequence_length=0)
     )

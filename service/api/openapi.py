@@ -70,6 +70,8 @@ def document(app: FastAPI) -> dict[str, Any]:
             raise ValueError(f"two schemas are named {name}")
     for framework in ("HTTPValidationError", "ValidationError"):
         schemas.pop(framework, None)
+    for definition in schemas.values():
+        _without_default_of_union(definition)
     components["schemas"] = dict(sorted(schemas.items()))
     components["securitySchemes"] = _SECURITY
     schema["security"] = [{}, {"bearer": []}, {"header": []}]
@@ -77,6 +79,14 @@ def document(app: FastAPI) -> dict[str, Any]:
         for method, operation in item.items():
             _finish(path, method, operation)
     return schema
+
+
+def _without_default_of_union(definition: dict[str, Any]) -> None:
+    """Client generators stumble over an object as the default of a union: say it in words."""
+    for member in definition.get("properties", {}).values():
+        if "oneOf" in member and isinstance(member.get("default"), dict):
+            words = json.dumps(member.pop("default"))
+            member["description"] = f"{member.get('description', '')} Default: `{words}`.".strip()
 
 
 def _finish(path: str, method: str, operation: dict[str, Any]) -> None:
