@@ -58,31 +58,34 @@ def test_post_wait_read_place(generated: str, stack: Stack) -> None:
         return importlib.import_module(f"{generated}.api.{module}").sync_detailed
 
     models = importlib.import_module(f"{generated}.models")
-    client = importlib.import_module(f"{generated}.client").Client(base_url=stack.url, timeout=60)
-    documents = models.Documents(count=3)
-    body = models.ProfileRequest(model="local:tiny", sequence_length=48, documents=documents)
-    answer = call("profiles.post_v1_profiles")(client=client, body=body)
-    assert answer.status_code == HTTPStatus.ACCEPTED
-    job = answer.parsed
-    deadline = time.monotonic() + 90
-    while job.state not in {"done", "failed", "cancelled"}:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-        job = call("jobs.get_v1_jobs_job_id")(job.id, client=client).parsed
-    assert job.state == "done", job.failure
-    identifier = job.profile.rpartition("/")[2]
-    profile = call("profiles.get_v1_profiles_profile_id")(identifier, client=client).parsed
-    assert len(profile.measured.influence) == 48
-    chunks = [models.Chunk(id=name, tokens=8, relevance=r) for name, r in (("a", 0.9), ("b", 0.2))]
-    request = models.PlacementRequest(chunks=chunks, profile_id=identifier)
-    placed = call("placements.post_v1_placements")(client=client, body=request).parsed
-    assert sorted(placed.order) == ["a", "b"]
-    assert placed.value <= placed.upper_bound + 1e-9
-    rollout = models.RolloutRequest(layers=4, sequence_length=32)
-    theory = call("theory.post_v1_rollouts")(client=client, body=rollout).parsed
-    assert len(theory.predictions["residual"].influence) == 32
-    refused = call("profiles.post_v1_profiles")(
-        client=client, body=models.ProfileRequest(model="local:tiny", sequence_length=0)
-    )
-    assert refused.parsed.code == "invalid_request"
-    assert refused.parsed.errors[0].field == "sequence_length"
+    Client = importlib.import_module(f"{generated}.client").Client
+    with Client(base_url=stack.url, timeout=60) as client:
+        documents = models.Documents(count=3)
+        body = models.ProfileRequest(model="local:tiny", sequence_length=48, documents=documents)
+        answer = call("profiles.post_v1_profiles")(client=client, body=body)
+        assert answer.status_code == HTTPStatus.ACCEPTED
+        job = answer.parsed
+        deadline = time.monotonic() + 90
+        while job.state not in {"done", "failed", "cancelled"}:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+            job = call("jobs.get_v1_jobs_job_id")(job.id, client=client).parsed
+        assert job.state == "done", job.failure
+        identifier = job.profile.rpartition("/")[2]
+        profile = call("profiles.get_v1_profiles_profile_id")(identifier, client=client).parsed
+        assert len(profile.measured.influence) == 48
+        chunks = [
+            models.Chunk(id=name, tokens=8, relevance=r) for name, r in (("a", 0.9), ("b", 0.2))
+        ]
+        request = models.PlacementRequest(chunks=chunks, profile_id=identifier)
+        placed = call("placements.post_v1_placements")(client=client, body=request).parsed
+        assert sorted(placed.order) == ["a", "b"]
+        assert placed.value <= placed.upper_bound + 1e-9
+        rollout = models.RolloutRequest(layers=4, sequence_length=32)
+        theory = call("theory.post_v1_rollouts")(client=client, body=rollout).parsed
+        assert len(theory.predictions["residual"].influence) == 32
+        refused = call("profiles.post_v1_profiles")(
+            client=client, body=models.ProfileRequest(model="local:tiny", sequence_length=0)
+        )
+        assert refused.parsed.code == "invalid_request"
+        assert refused.parsed.errors[0].field == "sequence_length"
