@@ -63,7 +63,7 @@ def document(app: FastAPI) -> dict[str, Any]:
     )
     components = schema.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
-    models: list[type[BaseModel]] = [*REQUEST_MODELS, Problem]
+    models: list[type[BaseModel]] = sorted([*REQUEST_MODELS, Problem], key=repr)
     _, ours = models_json_schema([(model, "validation") for model in models], ref_template=REF)
     for name, definition in ours["$defs"].items():
         if schemas.setdefault(name, definition) != definition:
