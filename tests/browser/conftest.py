@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import runpy
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from service.local import Stack
 from service.settings import Settings
@@ -23,29 +21,6 @@ FLAGS = [
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 KEY = "browser-test-key-0123456789"
-
-
-def save_tiny_llama(folder: Path) -> None:
-    """A random Llama of a few thousand parameters with a byte tokenizer, as a model folder."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: index for index, token in enumerate(["<s>", "</s>", *alphabet])}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
-    wrapped.save_pretrained(folder)
-    config = LlamaConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=6,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        bos_token_id=0,
-        eos_token_id=1,
-    )
-    torch.manual_seed(0)
-    LlamaForCausalLM(config).save_pretrained(folder)
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +38,8 @@ def chromium() -> Iterator[Browser]:
 
 def _settings(tmp_path_factory: pytest.TempPathFactory, **more: Any) -> Settings:
     models_folder = tmp_path_factory.mktemp("models")
-    save_tiny_llama(models_folder / "tiny")
+    end_to_end = runpy.run_path(str(Path(__file__).parents[1] / "e2e" / "conftest.py"))
+    end_to_end["save_tiny_llama"](models_folder / "tiny", layers=6)
     # A short path: a unix socket's address has at most 107 bytes.
     folder = tmp_path_factory.mktemp("s")
     return Settings(data_dir=folder, model_dir=models_folder, log_format="text", **more)

@@ -271,6 +271,7 @@ def test_the_gateway_starts_as_its_container_would(
         assert httpx.get(url).text.startswith("<!doctype html>")
 
 
+@pytest.mark.slow
 def test_the_worker_starts_as_its_container_would(
     services: dict[str, dict[str, Any]], redis_url: str, short_dir: Path
 ) -> None:

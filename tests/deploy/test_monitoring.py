@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import promql_parser
 import pytest
 import redis.asyncio
 import yaml
@@ -18,6 +17,8 @@ from service.api import model_metrics
 from service.api.metrics import Metrics
 from service.contract.profiles import ProfileSummary
 from service.store.metrics import metrics as store_metrics
+
+promql_parser = pytest.importorskip("promql_parser", reason="promql-parser is not installed")
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 ALERTS = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())
