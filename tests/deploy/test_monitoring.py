@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -176,3 +178,35 @@ def test_the_dashboard_is_where_grafana_is_told_to_look() -> None:
     mounts = dict(volume.split(":")[:2] for volume in compose["services"]["grafana"]["volumes"])
     folder = {inside: outside for outside, inside in mounts.items()}[provider["options"]["path"]]
     assert (DEPLOY.parent / folder / "lacuna.json").is_file()
+
+
+def promtool(*arguments: str, given: bytes = b"") -> str:
+    """Prometheus' own checker, where it is installed (Debian: apt-get install prometheus)."""
+    found = shutil.which("promtool")
+    if found is None:
+        pytest.skip("promtool is not installed")
+    answer = subprocess.run([found, *arguments], input=given, capture_output=True, check=False)
+    text = (answer.stdout + answer.stderr).decode()
+    assert answer.returncode == 0, text
+    return text
+
+
+def test_alerts_fire_when_they_should_and_only_then() -> None:
+    assert "SUCCESS" in promtool("test", "rules", str(DEPLOY / "prometheus" / "alerts_test.yml"))
+
+
+def test_promtool_takes_configuration_and_rules(tmp_path: Path) -> None:
+    text = (DEPLOY / "prometheus" / "prometheus.yml").read_text()
+    (tmp_path / "key").write_text("secret")
+    (tmp_path / "prometheus.yml").write_text(
+        text.replace("/etc/prometheus", str(DEPLOY / "prometheus")).replace(
+            "/run/secrets/metrics_key", str(tmp_path / "key")
+        )
+    )
+    promtool("check", "config", str(tmp_path / "prometheus.yml"))
+
+
+async def test_promtool_finds_no_fault_with_the_metrics(redis_async: redis.asyncio.Redis) -> None:
+    summary = ProfileSummary.model_validate(SUMMARY)
+    text = Metrics().text(await store_metrics(redis_async)) + model_metrics.text([summary])
+    assert promtool("check", "metrics", given=text) == ""
