@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
 
 from service.theory.curve import F64, normalised
 
@@ -52,6 +51,8 @@ def edges(length: int, bins: int) -> I64:
     def excess(c: float) -> float:
         return float(np.log1p(c * length / 2)) - c * half
 
+    from scipy.optimize import brentq  # noqa: PLC0415 - 25 MB and 0.3 s, seldom needed
+
     c = brentq(excess, 1e-12, 50.0) if excess(1e-12) * excess(50.0) < 0 else 0.0
     steps = np.arange(bins // 2 + 1)
     head = np.expm1(c * steps) / c if c > 0 else steps * (length / bins)
@@ -73,6 +74,14 @@ class BinnedKernel:
     mass: F64
     square: F64 | None = None
     diagonal: F64 | None = None
+
+    def rows_scaled(self, gain: F64) -> BinnedKernel:
+        """The kernel whose token i draws `gain[i]` times as much, F64[m]."""
+        return BinnedKernel(
+            self.mass * gain[:, None],
+            None if self.square is None else self.square * np.square(gain)[:, None],
+            None if self.diagonal is None else self.diagonal * gain,
+        )
 
 
 def bin_kernels(kernels: F64, bounds: I64) -> BinnedKernel:

@@ -58,6 +58,13 @@ class KernelWatch:
         """Heads of the attention operation of that number."""
         return int(self._mass[number].shape[0])
 
+    def mix(self, number: int, values: Tensor) -> Tensor:
+        """What the operation makes of one value per bin, [m, H, d_v]."""
+        mass = self._mass[number].to(values.device)
+        if not self._exact:
+            mass = mass / self._bounds.diff().to(mass)[:, None]  # mean over a bin's queries
+        return torch.einsum("hij,jhd->ihd", mass, values.float())
+
     def kernel(self, number: int) -> BinnedKernel:
         """The attention operation of that number, in order of execution; float64."""
         mass = self._mass[number].double().cpu().numpy()

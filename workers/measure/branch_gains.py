@@ -32,6 +32,10 @@ COLUMNS = 48
 """Tokens whose columns supply the cotangents."""
 
 
+Mix = Callable[[int, Tensor], Tensor]
+"""(attention operation, values of the m tokens [m, H, d_v]) -> its outputs there, same shape."""
+
+
 @dataclass(frozen=True)
 class Streams:
     """A document's streams and updates at chosen tokens, as found by the hooks (unscaled).
@@ -58,13 +62,16 @@ class Gains:
     Attributes:
         local: T-1 matrices F64[m, m]: E b_j . b_k relative to v_j . v_k, with b the cotangent of
             the next site's stream pulled back to this site's update (I + MLP branch).
-        draw: F64[T, m], gain of the value path, all heads together.
+        draw: F64[T, m], gain of the value path from each token, all heads together.
+        row: F64[T, m], relative gain at each token that attends, of a norm layer behind the
+            attention; 1 where there is none.
         gram: F64[T, H+1, H+1], Gram matrix of the identity and of the heads' value paths at
             `draw` 1; None when no tokens were given for it.
     """
 
     local: list[F64]
     draw: F64
+    row: F64
     gram: F64 | None
 
 
@@ -135,6 +142,8 @@ def measure(
     *,
     heads: int,
     gram_tokens: Tensor | None,
+    mix: Mix | None,
+    apart_from_rows: bool,
     probes: int,
     generator: torch.Generator,
     check: Callable[[], None],
@@ -149,6 +158,10 @@ def measure(
         cotangents: from `columns`.
         heads: H, the most heads of any site.
         gram_tokens: indices into the m tokens at which heads are taken apart, or None.
+        mix: what attention makes of the tokens' values, so that norm layers behind it work at
+            their true point; None leaves each token's own value.
+        apart_from_rows: measure `draw` with every token at the last one's working point, and
+            `row` as the rest of the gain; otherwise all of it is `draw`.
         probes: cotangents per branch; each is shared by all tokens.
         generator: on the CPU.
         check: called at every site; may raise to give up.
@@ -158,8 +171,23 @@ def measure(
     """
     count = int(ids.shape[0])
     apart = torch.empty(0, dtype=torch.long) if gram_tokens is None else gram_tokens.cpu()
-    rows = torch.cat([torch.arange(count), apart.repeat_interleave(heads)]).to(ids.device)
-    gate = HeadGate(torch.cat([torch.full((count,), -1), torch.arange(heads).repeat(len(apart))]))
+    alike = torch.arange(count if apart_from_rows else 0)
+    own = torch.cat([torch.arange(count), apart.repeat_interleave(heads)])
+    rows = torch.cat([own, alike]).to(ids.device)
+    points = torch.cat([own, torch.full_like(alike, count - 1)]).to(ids.device)
+    single = torch.cat(
+        [
+            torch.full((count,), -1),
+            torch.arange(heads).repeat(len(apart)),
+            torch.full((len(alike),), -1),
+        ]
+    )
+
+    def mixed(number: int, values: Tensor) -> Tensor:
+        assert mix is not None
+        return mix(number, values[:count])[points]
+
+    gate = HeadGate(single, None if mix is None else mixed)
     measuring = _Measuring(sites, streams, cotangents, rows, count, probes, generator)
 
     def on_stream(t: int, found: Tensor) -> Tensor:
@@ -236,17 +264,25 @@ class _Measuring:
 
     def result(self, heads: int, apart: int) -> Gains:
         """Averages over probes."""
-        draw, grams = [], []
+        draw, row, grams = [], [], []
+        end = self._count + apart * heads
         for picked, drawn in zip(self._heads, self._drawn, strict=True):
             g = torch.stack(drawn)
-            gain = g[:, : self._count].square().sum(-1).mean(0).sqrt().clamp_min(1e-30)
-            draw.append(gain.double().cpu().numpy())
+            gain = _root_mean_square(g[:, : self._count])
+            alike = _root_mean_square(g[:, end:]) if g.shape[1] > end else gain
+            draw.append(alike.double().cpu().numpy())
+            row.append((gain / alike).double().cpu().numpy())
             if apart:
-                tokens = self._rows[self._count :: heads]
-                paths = g[:, self._count :].reshape(len(picked), apart, heads, -1)
+                tokens = self._rows[self._count : end : heads]
+                paths = g[:, self._count : end].reshape(len(picked), apart, heads, -1)
                 paths = paths / gain[tokens][:, None, None]
                 same = picked[:, None, None].expand(-1, apart, 1, -1)
                 both = torch.cat([same, paths], dim=2).double()
                 gram = torch.einsum("pjad,pjbd->ab", both, both) / (len(picked) * apart)
                 grams.append(gram.cpu().numpy())
-        return Gains(self._local, np.array(draw), np.array(grams) if apart else None)
+        return Gains(self._local, np.array(draw), np.array(row), np.array(grams) if apart else None)
+
+
+def _root_mean_square(pulled: Tensor) -> Tensor:
+    """Norms of vectors [probes, tokens, d], averaged over probes: [tokens]."""
+    return pulled.square().sum(-1).mean(0).sqrt().clamp_min(1e-30)

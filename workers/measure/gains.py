@@ -92,10 +92,11 @@ def predict(
     used = ids[:documents].to(model.device)
     if probes is None:
         probes = -(-PROBES // len(used))
-    reason = _rehearse(model, instrumentation, used[0, :REHEARSAL])
-    if reason is not None:
-        return Prediction(None, None, reason)
+    norm_behind = _rehearse(model, instrumentation, used[0, :REHEARSAL])
+    if isinstance(norm_behind, str):
+        return Prediction(None, None, norm_behind)
     measuring = _Document(model, instrumentation, probes, check)
+    measuring.norm_behind = norm_behind
     generator = torch.Generator().manual_seed(seed)
     curves = []
     gram: list[F64] = []
@@ -125,9 +126,14 @@ def _why_not(instrumentation: Instrumentation) -> str | None:
     return None
 
 
-def _rehearse(model: PreTrainedModel, instrumentation: Instrumentation, ids: Tensor) -> str | None:
-    """The passes on a few tokens: a model whose code cannot run them is told by trying."""
+def _rehearse(model: PreTrainedModel, instrumentation: Instrumentation, ids: Tensor) -> bool | str:
+    """The passes on a few tokens: a model whose code cannot run them is told by trying.
+
+    Returns:
+        Whether a norm layer stands behind the attention, or the reason against a prediction.
+    """
     trial = _Document(model, instrumentation, 1, lambda: None)
+    trial.norm_behind = True
     try:
         trial.read(ids, None)
         gains = trial.gains(torch.Generator().manual_seed(0), take_apart=True)
@@ -137,8 +143,9 @@ def _rehearse(model: PreTrainedModel, instrumentation: Instrumentation, ids: Ten
         if is_out_of_memory(error):
             raise
         return f"its branches cannot be run alone: {type(error).__name__}: {str(error)[:200]}"
-    finite = gains.gram is not None and bool(np.isfinite(gains.gram).all())
-    return None if finite else "the gains of its branches are not finite"
+    if gains.gram is None or not bool(np.isfinite(gains.gram).all()):
+        return "the gains of its branches are not finite"
+    return bool(np.abs(gains.row - 1).max() > 1e-2)
 
 
 class _Document:
@@ -154,6 +161,7 @@ class _Document:
         self._model, self._instrumentation = model, instrumentation
         self._sites = instrumentation.sites
         self._probes, self._check = probes, check
+        self.norm_behind = False
 
     def read(self, ids: Tensor, bins: int | None) -> None:
         """Kernels, streams and updates of ids [n]; the embedding's own gain."""
@@ -234,6 +242,8 @@ class _Document:
             columns,
             heads=max(self._watch.heads(site.cores[0]) for site in self._sites),
             gram_tokens=apart if take_apart else None,
+            mix=self._watch.mix,
+            apart_from_rows=self.norm_behind,
             probes=self._probes,
             generator=generator,
             check=self._check,
@@ -252,7 +262,7 @@ class _Document:
             heads = kernel.mass.shape[0]
             local = gains.local[t] - 1 if t < len(gains.local) else None
             yield LayerMoments(
-                kernel,
+                kernel.rows_scaled(gains.row[t]),
                 gram[t][: heads + 1, : heads + 1],
                 gains.draw[t],
                 None if local is None else np.maximum(np.diagonal(local), -1.0),

@@ -30,6 +30,10 @@ def test_bins_are_the_means_of_the_dense_kernels(family: str, bins: int) -> None
         rival = binning.bin_kernels(dense.astype(np.float64), bounds)
         assert watch.heads(number) == len(dense)
         np.testing.assert_allclose(ours.mass, rival.mass, atol=1e-5)
+        value = torch.randn(len(bounds) - 1, len(dense), 3)
+        mixed = watch.mix(number, value).numpy()
+        share = rival.mass * np.diff(bounds) / np.diff(bounds)[:, None]
+        np.testing.assert_allclose(mixed, np.einsum("hij,jhd->ihd", share, value), atol=1e-4)
         if bins == 30:
             assert ours.square is None
             continue

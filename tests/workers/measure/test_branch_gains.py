@@ -41,6 +41,8 @@ def measured(family: str, cotangent: Tensor) -> tuple[object, Streams, branch_ga
         Cotangents([cotangent[None]] * LAYERS, [cotangent[None]] * LAYERS),
         heads=HEADS,
         gram_tokens=torch.arange(COUNT),
+        mix=None,
+        apart_from_rows=False,
         probes=1,
         generator=torch.Generator().manual_seed(0),
         check=lambda: None,

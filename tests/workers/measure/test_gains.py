@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from service.theory import aggregate, agreement
 from workers.instrument import inspect
 from workers.measure import gains
+from workers.measure.binned_kernels import KernelWatch
 
 LENGTH, DOCUMENTS, PROBES = 32, 6, 8
 
@@ -60,6 +61,28 @@ def test_it_predicts_what_is_measured(family: str) -> None:
     rank = agreement.spearman(measured, prediction.influence)
     assert rank is not None
     assert rank > 0.85
+
+
+@pytest.mark.parametrize("family", ["glm4", "olmo2", "gemma2", "llama", "bloom", "gpt2"])
+def test_norm_layers_behind_the_attention_are_noticed(family: str) -> None:
+    model = build(family)
+    behind = gains._rehearse(model, inspect(model), some_ids()[0, :8])
+    assert behind is (family in ("glm4", "olmo2", "gemma2"))
+
+
+def test_a_norm_layer_behind_the_attention_works_at_its_true_point(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, ids = build("glm4"), some_ids()
+    found = inspect(model)
+    measured = aggregate.per_document(jacobian_norms(model, ids))
+    right = gains.predict(model, found, ids).influence
+    monkeypatch.setattr(KernelWatch, "mix", lambda _self, _number, values: values)
+    wrong = gains.predict(model, found, ids).influence
+    assert right is not None
+    assert wrong is not None
+    assert agreement.wasserstein(measured, right) < 0.05
+    assert agreement.wasserstein(measured, right) < 0.5 * agreement.wasserstein(measured, wrong)
 
 
 def test_bins_stay_close_to_every_token() -> None:

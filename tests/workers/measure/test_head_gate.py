@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from tiny_families import HEADS, build
@@ -50,3 +52,31 @@ def test_heads_add_up_to_the_branch(family: str, implementation: str) -> None:
 def test_a_router_is_not_an_attention_head() -> None:
     found = updates("mixtral", torch.tensor([*range(HEADS), -1, HEADS]))
     assert int(found[-1]) == inspect(build("mixtral")).cores
+
+
+def fused(value: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(value, value, value)
+
+
+def eager(value: torch.Tensor) -> torch.Tensor:
+    weights = torch.nn.functional.softmax(value @ value.transpose(-1, -2), dim=-1)
+    return torch.matmul(torch.nn.functional.dropout(weights, 0.1, training=False), value)
+
+
+def flattened(value: torch.Tensor) -> torch.Tensor:
+    weights = (value @ value.transpose(-1, -2)).softmax(-1).view(-1, 1, 1)
+    return torch.bmm(weights, value.reshape(-1, 1, 5)).view(value.shape)
+
+
+@pytest.mark.parametrize("attention", [fused, eager, flattened])
+def test_the_value_is_the_mix_and_the_gradient_is_the_tokens_own(attention: Any) -> None:
+    value = torch.randn(3, HEADS, 1, 5, generator=torch.Generator().manual_seed(0))
+    value.requires_grad_()
+    mixed = torch.full((3, HEADS, 5), 2.0)
+    with HeadGate(torch.tensor([-1, 0, 1]), lambda number, values: mixed * (number + 1)):
+        out = attention(value)
+    torch.testing.assert_close(out.detach(), mixed[:, :, None])
+    (gradient,) = torch.autograd.grad(out.sum(), value)
+    expected = torch.zeros(3, HEADS)
+    expected[0], expected[1, 0], expected[2, 1] = 1, 1, 1
+    torch.testing.assert_close(gradient[:, :, 0].mean(-1), expected)
