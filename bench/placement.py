@@ -97,13 +97,17 @@ def recall(loaded: LoadedModel, trial: Trial, order: list[int]) -> np.ndarray:
 
 
 def orders(trial: Trial, curves: dict[str, PlacementCurve], asked: int) -> dict[str, list[int]]:
-    """Every order that is compared; `asked` is the mean length of the questions."""
+    """Every order that is compared; `asked` is the mean length of the questions.
+
+    Haystack's zigzag puts the best first; LangChain's and LlamaIndex's puts it last when the
+    number of chunks is even and first when it is odd.
+    """
     ranked = np.argsort(-trial.relevance, kind="stable").tolist()
     found = {
         BASE: ranked,
         "most relevant last": ranked[::-1],
         "zigzag, best first": ranked[0::2] + ranked[1::2][::-1],
-        "zigzag, parity decides": ranked[1::2] + ranked[0::2][::-1],
+        "zigzag, best last": ranked[1::2] + ranked[0::2][::-1],
     }
     for name, curve in curves.items():
         request = PlacementRequest.model_validate(

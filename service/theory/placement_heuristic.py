@@ -29,7 +29,8 @@ def heuristic(problem: Problem) -> I64:
     groups), then improves it: all swaps and moves when m allows, else neighbours; then chunks of
     equal length are sorted over their slots.
     """
-    starts = problem.repair(np.stack([outside_in(problem), *zigzags(problem)]))
+    ranked = problem.ranking
+    starts = problem.repair(np.stack([outside_in(problem), best_first(ranked), best_last(ranked)]))
     order: I64 = starts[int(np.argmax(problem.scores(starts)))]
     search, steps = (_pairwise if problem.size <= PAIRWISE_LIMIT else _neighbours), MAX_STEPS
     if problem.constrained and PAIRWISE_LIMIT < problem.size <= RELOCATION_LIMIT:
@@ -45,12 +46,22 @@ def heuristic(problem: Problem) -> I64:
 
 
 def zigzags(problem: Problem) -> tuple[I64, I64]:
-    """What the usual reorderers do, by falling relevance: 0 2 4 .. 5 3 1, and its mirror's family
-    .. 4 2 0 with parity deciding who stands last (1 3 5 .. 4 2 0).
+    """What the usual reorderers do, by falling relevance: one family always puts the best first
+    (0 2 4 .. 5 3 1), in the other parity decides (1 3 .. 2 0 for an even number of chunks, as the
+    first family for an odd one).
     """
-    ranked = problem.ranking
-    inward = np.concatenate([ranked[0::2], ranked[1::2][::-1]])
-    return inward, np.concatenate([ranked[1::2], ranked[0::2][::-1]])
+    inward = best_first(problem.ranking)
+    return inward, best_last(problem.ranking) if problem.size % 2 == 0 else inward
+
+
+def best_first(ranked: I64) -> I64:
+    """0 2 4 .. 5 3 1 of a ranking."""
+    return np.concatenate([ranked[0::2], ranked[1::2][::-1]])
+
+
+def best_last(ranked: I64) -> I64:
+    """1 3 5 .. 4 2 0 of a ranking."""
+    return np.concatenate([ranked[1::2], ranked[0::2][::-1]])
 
 
 def outside_in(problem: Problem) -> I64:

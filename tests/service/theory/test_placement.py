@@ -256,6 +256,21 @@ def test_a_thousand_chunks_with_groups_pins_and_shared_states() -> None:
     assert found.value >= 0.8 * found.upper_bound
 
 
+@pytest.mark.parametrize(
+    ("first", "parity"),
+    [
+        ([0, 1], [1, 0]),
+        ([0, 2, 1], [0, 2, 1]),
+        ([0, 2, 3, 1], [1, 3, 2, 0]),
+        ([0, 2, 4, 6, 8, 9, 7, 5, 3, 1], [1, 3, 5, 7, 9, 8, 6, 4, 2, 0]),
+    ],
+)
+def test_zigzags_are_those_of_the_usual_reorderers(first: list[int], parity: list[int]) -> None:
+    m = len(first)
+    p = Problem(cumulative(np.ones(m), m), np.ones(m, dtype=np.int64), np.arange(m, 0, -1.0))
+    assert [zigzag.tolist() for zigzag in zigzags(p)] == [first, parity]
+
+
 @pytest.mark.parametrize("m", range(11))
 def test_equal_chunks_follow_the_profile_whatever_the_parity(m: int) -> None:
     """The fixed reorderers put the best chunk first or last by parity; ours by the curve."""
