@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from service.theory import aggregate, agreement
 from workers.instrument import inspect
 from workers.measure import gains
-from workers.measure.binned_kernels import KernelWatch
+from workers.measure.head_gate import HeadGate
 
 LENGTH, DOCUMENTS, PROBES = 32, 6, 8
 
@@ -77,7 +77,9 @@ def test_a_norm_layer_behind_the_attention_works_at_its_true_point(
     found = inspect(model)
     measured = aggregate.per_document(jacobian_norms(model, ids))
     right = gains.predict(model, found, ids).influence
-    monkeypatch.setattr(KernelWatch, "mix", lambda _self, _number, values: values)
+    # As if each token's own value were what the norm layer sees.
+    monkeypatch.setattr(HeadGate, "_mixed", lambda _self, gated: gated)
+    monkeypatch.setattr(gains, "_rehearse", lambda *_: False)
     wrong = gains.predict(model, found, ids).influence
     assert right is not None
     assert wrong is not None
