@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -154,6 +155,8 @@ def worker() -> None:
 
 def main() -> None:
     """Entry point of the console script."""
+    # A supervisor's SIGTERM ends us as Ctrl-C does: what we started stops with us.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     app()
 
 
