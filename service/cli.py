@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -109,6 +110,21 @@ def place(
 
 
 @app.command()
+def compare(
+    a: Annotated[str, typer.Argument(help="Id of a profile.")],
+    b: Annotated[str, typer.Argument(help="Id of another.")],
+    source: Annotated[str, typer.Option(help="Which curve: measured, or a prediction.")] = (
+        "measured"
+    ),
+    server: Server = None,
+    key: Key = None,
+) -> None:
+    """Print how profile B differs from profile A as JSON."""
+    query = httpx.QueryParams({"a": a, "b": b, "source": source})
+    _print(lambda client: client.text(f"/v1/comparisons?{query}"), server, key)
+
+
+@app.command()
 def serve(
     workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 1,
 ) -> None:
@@ -175,11 +191,15 @@ def _service(server: str | None, exits: ExitStack) -> tuple[str, Any]:
 def _post(path: str, request: str, server: str | None, key: str | None) -> None:
     if request.startswith("@"):
         request = Path(request[1:]).read_text()
+    _print(lambda client: client.post(path, _object(request)), server, key)
+
+
+def _print(call: Callable[[Client], str], server: str | None, key: str | None) -> None:
     with ExitStack() as exits:
         url, _ = _service(server, exits)
         client = exits.enter_context(Client(url, key))
         try:
-            sys.stdout.write(client.post(path, _object(request)) + "\n")
+            sys.stdout.write(call(client) + "\n")
         except Refused as refusal:
             _fail(str(refusal), 1)
         except httpx.HTTPError as error:

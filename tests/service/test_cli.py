@@ -35,7 +35,7 @@ def one_line(text: str) -> str:
 
 def test_help_names_every_command() -> None:
     text = lacuna("--help").stdout
-    for command in ("profile", "rollout", "place", "serve", "gateway", "worker"):
+    for command in ("profile", "rollout", "place", "compare", "serve", "gateway", "worker"):
         assert re.search(rf"\b{command}\b", text), command
 
 
