@@ -6,11 +6,8 @@ branch alone at its true working point: from the stream to the update the value 
 update to the next stream the rest of the layer (MLP, norms, multipliers). Cotangents v pulled back
 through them give the gains that `service.theory.second_moment` multiplies.
 
-Which cotangents matters on trained models: gains of isotropic random v are two to three times too
-coherent between tokens. So v is a random read-out of the top pulled down through the layers above
-along one token's own column, every attention the identity: it has the directions that gradients
-have, and knows nothing of where attention sends them. The part of v along the token's outgoing
-stream is removed (the later norm layers do that; attention sinks have most of their gain there).
+The cotangents come from `columns`. The part of v along the token's outgoing stream is removed (the
+later norm layers do that; attention sinks have most of their gain there).
 """
 
 from __future__ import annotations
@@ -26,33 +23,11 @@ from transformers import PreTrainedModel
 from service.theory.curve import F64
 from workers.instrument import Site
 from workers.measure import stream_pass
+from workers.measure.columns import Cotangents, Streams, flat, unit
 from workers.measure.head_gate import HeadGate
-
-COLUMNS = 48
-"""Tokens whose columns supply the cotangents."""
-
 
 Mix = Callable[[int, Tensor], Tensor]
 """(attention operation, values of the m tokens [m, H, d_v]) -> its outputs there, same shape."""
-
-
-@dataclass(frozen=True)
-class Streams:
-    """A document's streams and updates at chosen tokens, as found by the hooks (unscaled).
-
-    Both: one tensor [tokens, d] per site.
-    """
-
-    stream: list[Tensor]
-    update: list[Tensor]
-
-
-@dataclass(frozen=True)
-class Cotangents:
-    """Unit vectors to pull back, per site, [columns, d]: at the stream, and behind the update."""
-
-    stream: list[Tensor]
-    update: list[Tensor]
 
 
 @dataclass(frozen=True)
@@ -75,62 +50,12 @@ class Gains:
     gram: F64 | None
 
 
-def _flat(tensor: Tensor) -> Tensor:
-    return tensor.reshape(-1, tensor.shape[-1])
-
-
-def _unit(vectors: Tensor) -> Tensor:
-    size: Tensor = vectors.norm(dim=-1, keepdim=True)
-    return vectors / size.clamp_min(1e-30)
-
-
 def _pulled(output: Tensor, source: Tensor, cotangent: Tensor) -> Tensor:
     """The cotangent of ``output`` pulled back to ``source``, float32 [tokens, d]."""
     (found,) = torch.autograd.grad(
         output, source, cotangent.reshape(output.shape).to(output.dtype), retain_graph=True
     )
-    return _flat(found).float()
-
-
-def columns(
-    model: PreTrainedModel,
-    sites: Sequence[Site],
-    ids: Tensor,
-    streams: Streams,
-    generator: torch.Generator,
-) -> Cotangents:
-    """Pull one random read-out per token down its own column.
-
-    Args:
-        model: frozen.
-        sites: of the model.
-        ids: [columns, 1], the tokens themselves.
-        streams: of these tokens.
-        generator: on the CPU.
-    """
-    seen: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def on_stream(t: int, found: Tensor) -> Tensor:
-        value = streams.stream[t].reshape(found.shape)
-        # The document's value, the pass's gradient.
-        kept = value.clone().requires_grad_() if t == 0 else found - found.detach() + value
-        seen[t] = (kept, kept)
-        return kept
-
-    def on_update(t: int, found: Tensor) -> Tensor:
-        kept = found - found.detach() + streams.update[t].reshape(found.shape)
-        seen[t] = (seen[t][0], kept)
-        return kept
-
-    with torch.enable_grad():
-        stream_pass.run(model, sites, ids, on_stream, on_update)
-        top, update = seen[len(sites) - 1]
-        last = sites[-1]
-        end = _flat(last.stream.coefficient * top) + _flat(last.update.coefficient * update)
-        read = torch.randn(end.shape, generator=generator).to(end)
-        sources = [pair[side] for side in (0, 1) for pair in (seen[t] for t in range(len(sites)))]
-        pulled = [_unit(_flat(g).float()) for g in torch.autograd.grad((end * read).sum(), sources)]
-    return Cotangents(pulled[: len(sites)], pulled[len(sites) :])
+    return flat(found).float()
 
 
 def measure(
@@ -239,7 +164,7 @@ class _Measuring:
         parallel = before.block == "parallel"
         source = self._stream if parallel else self._update
         unscale = before.stream.coefficient if parallel else before.update.coefficient
-        outgoing = _unit(self._streams.stream[t].float())
+        outgoing = unit(self._streams.stream[t].float())
         total = torch.zeros(self._count, self._count, device=found.device)
         for v in self._picked(self._cotangents.stream[t]):
             facing = v - outgoing * (outgoing @ v)[:, None]

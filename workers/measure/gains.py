@@ -8,7 +8,7 @@ over positions enters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,28 +17,15 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from service.theory import aggregate
-from service.theory.binning import I64, edges
 from service.theory.curve import F64
-from service.theory.second_moment import LayerMoments, second_moment
 from workers.instrument import Instrumentation
-from workers.instrument.attention import BatchShape
-from workers.instrument.capture import capturing
-from workers.measure import branch_gains, stream_pass
-from workers.measure.binned_kernels import KernelWatch
-from workers.measure.branch_gains import Gains, Streams
+from workers.measure.document_moments import DocumentMoments, Unsupported
 from workers.models.memory import is_out_of_memory
 
-BINS = (64, 512)
-"""Fewest and most bins of positions."""
-WORK = 1e11
-"""Multiply-adds per document (4 x layers x heads x bins^3) that choose the number of bins."""
-KERNEL_BYTES = 1 << 29
-"""Memory for one document's kernels, which bounds the bins too."""
 DOCUMENTS = 16
 """Most documents that are used unless the caller asks for more."""
 GRAM_DOCUMENTS = 2
 """Documents in which heads are taken apart: their Gram matrix belongs to the weights."""
-GRAM_TOKENS = 16
 REHEARSAL = 8
 PROBES = 16
 """Cotangents per branch over all documents together, at least one in each."""
@@ -59,10 +46,6 @@ class Prediction:
     reason: str | None = None
 
 
-class _Unsupported(Exception):
-    """With the sentence for `Prediction.reason`."""
-
-
 def predict(
     model: PreTrainedModel,
     instrumentation: Instrumentation,
@@ -70,6 +53,7 @@ def predict(
     *,
     seed: int = 0,
     check: Callable[[], None] = lambda: None,
+    on_document: Callable[[int, int], None] = lambda done, of: None,
     documents: int = DOCUMENTS,
     bins: int | None = None,
     probes: int | None = None,
@@ -82,6 +66,7 @@ def predict(
         ids: LongTensor[K, n].
         seed: of the random read-outs; equal seeds give equal predictions.
         check: called several times a second; may raise to give up.
+        on_document: called with (documents done, documents in all) after each.
         documents: how many of the K are used, the first ones.
         bins: of positions; None chooses by the work and memory they cost.
         probes: cotangents per branch and document; None spreads 16 over the documents.
@@ -95,7 +80,7 @@ def predict(
     norm_behind = _rehearse(model, instrumentation, used[0, :REHEARSAL])
     if isinstance(norm_behind, str):
         return Prediction(None, None, norm_behind)
-    measuring = _Document(model, instrumentation, probes, check)
+    measuring = DocumentMoments(model, instrumentation, probes, check)
     measuring.norm_behind = norm_behind
     generator = torch.Generator().manual_seed(seed)
     curves = []
@@ -108,7 +93,8 @@ def predict(
             if gains.gram is not None:
                 gram.append(gains.gram)
             curves.append(measuring.evaluate(gains, np.mean(gram, axis=0)))
-    except _Unsupported as error:
+            on_document(index + 1, len(used))
+    except Unsupported as error:
         return Prediction(None, None, str(error))
     rows = np.array(curves)
     return Prediction(aggregate.per_document(rows), rows)
@@ -132,12 +118,12 @@ def _rehearse(model: PreTrainedModel, instrumentation: Instrumentation, ids: Ten
     Returns:
         Whether a norm layer stands behind the attention, or the reason against a prediction.
     """
-    trial = _Document(model, instrumentation, 1, lambda: None)
+    trial = DocumentMoments(model, instrumentation, 1, lambda: None)
     trial.norm_behind = True
     try:
         trial.read(ids, None)
         gains = trial.gains(torch.Generator().manual_seed(0), take_apart=True)
-    except _Unsupported as error:
+    except Unsupported as error:
         return str(error)
     except Exception as error:  # a model's own code may fail in any way
         if is_out_of_memory(error):
@@ -146,146 +132,3 @@ def _rehearse(model: PreTrainedModel, instrumentation: Instrumentation, ids: Ten
     if gains.gram is None or not bool(np.isfinite(gains.gram).all()):
         return "the gains of its branches are not finite"
     return bool(np.abs(gains.row - 1).max() > 1e-2)
-
-
-class _Document:
-    """The three passes over one document."""
-
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        instrumentation: Instrumentation,
-        probes: int,
-        check: Callable[[], None],
-    ) -> None:
-        self._model, self._instrumentation = model, instrumentation
-        self._sites = instrumentation.sites
-        self._probes, self._check = probes, check
-        self.norm_behind = False
-
-    def read(self, ids: Tensor, bins: int | None) -> None:
-        """Kernels, streams and updates of ids [n]; the embedding's own gain."""
-        n = int(ids.numel())
-        heads = _heads(self._model)
-        self._bounds: I64 = edges(n, bins or _bins(len(self._sites), heads, n))
-        # One token speaks for each bin, the middle one; single-token bins speak for themselves.
-        tokens = torch.from_numpy((self._bounds[:-1] + self._bounds[1:]) // 2).to(ids.device)
-        self._ids, self._tokens = ids[tokens][:, None], tokens
-        self._watch = KernelWatch(torch.from_numpy(self._bounds))
-        self._streams = Streams([], [])
-        self._embedding = self._embedding_gain(ids)
-        shape = BatchShape(1, n)
-        with (
-            torch.no_grad(),
-            capturing(self._model, self._instrumentation.capture, self._watch, shape),
-        ):
-            stream_pass.run(self._model, self._sites, ids[None], self._keep, self._keep_update)
-        if self._watch.least_row_sum < 0.999:
-            raise _Unsupported("attention sinks draw weight that carries no value")
-
-    def _keep(self, t: int, found: Tensor) -> None:
-        if len(self._streams.stream) != t or len(self._streams.update) != t:
-            raise _Unsupported("a layer's stream can only be read after its attention")
-        self._streams.stream.append(found.reshape(-1, found.shape[-1])[self._tokens].clone())
-
-    def _keep_update(self, t: int, found: Tensor) -> None:
-        self._check()
-        if len(self._streams.stream) != t + 1:
-            raise _Unsupported("a layer's stream can only be read after its attention")
-        self._streams.update.append(found.reshape(-1, found.shape[-1])[self._tokens].clone())
-
-    def _embedding_gain(self, ids: Tensor) -> F64:
-        """F64[n]: gain from the input embedding to the first stream (1 without a norm layer)."""
-        leaf: list[Tensor] = []
-        gain: list[Tensor] = []
-
-        def embedded(_module: object, _args: object, output: Tensor) -> Tensor:
-            leaf.append(output.detach().requires_grad_())
-            return leaf[0].clone()
-
-        def first_stream(_t: int, found: Tensor) -> None:
-            read = torch.randn(found.shape[-1], generator=torch.Generator().manual_seed(0))
-            cotangent = read.to(found).expand(found.shape)
-            (pulled,) = torch.autograd.grad(found, leaf[0], cotangent)
-            gain.append(pulled.reshape(ids.numel(), -1).float().norm(dim=-1) / read.norm())
-            raise stream_pass.PassOver
-
-        handle = self._model.get_input_embeddings().register_forward_hook(embedded)
-        try:
-            with torch.enable_grad():
-                stream_pass.run(
-                    self._model, self._sites, ids[None], first_stream, lambda _t, _found: None
-                )
-        finally:
-            handle.remove()
-        return gain[0].double().cpu().numpy()
-
-    def gains(self, generator: torch.Generator, *, take_apart: bool) -> Gains:
-        """Gains of all branches at one token per bin."""
-        count = len(self._tokens)
-        chosen = torch.randperm(count, generator=generator)[: branch_gains.COLUMNS]
-        chosen = chosen.to(self._ids.device)
-        columns = branch_gains.columns(
-            self._model,
-            self._sites,
-            self._ids[chosen],
-            Streams(*([t[chosen] for t in part] for part in vars(self._streams).values())),
-            generator,
-        )
-        self._check()
-        apart = torch.linspace(min(1, count - 1), count - 1, min(count, GRAM_TOKENS)).long()
-        return branch_gains.measure(
-            self._model,
-            self._sites,
-            self._ids,
-            self._streams,
-            columns,
-            heads=max(self._watch.heads(site.cores[0]) for site in self._sites),
-            gram_tokens=apart if take_apart else None,
-            mix=self._watch.mix,
-            apart_from_rows=self.norm_behind,
-            probes=self._probes,
-            generator=generator,
-            check=self._check,
-        )
-
-    def evaluate(self, gains: Gains, gram: F64) -> F64:
-        """F64[n], sums to 1."""
-        curve = second_moment(self._layers(gains, gram), self._bounds)
-        return aggregate.per_document((curve * self._embedding)[None])
-
-    def _layers(self, gains: Gains, gram: F64) -> Iterator[LayerMoments]:
-        widths = np.diff(self._bounds)
-        for t in range(len(self._sites) - 1, -1, -1):
-            self._check()
-            kernel = self._watch.kernel(self._sites[t].cores[0])
-            heads = kernel.mass.shape[0]
-            local = gains.local[t] - 1 if t < len(gains.local) else None
-            yield LayerMoments(
-                kernel.rows_scaled(gains.row[t]),
-                gram[t][: heads + 1, : heads + 1],
-                gains.draw[t],
-                None if local is None else np.maximum(np.diagonal(local), -1.0),
-                None if local is None else _between(local, widths),
-                parallel=self._sites[t].block == "parallel",
-            )
-
-
-def _between(local: F64, widths: I64) -> F64:
-    """Off-diagonal gains; within a bin of several tokens, what neighbouring bins have."""
-    between = np.maximum(local, -1.0)
-    m = len(widths)
-    for a in np.flatnonzero(widths > 1):
-        beside = [between[a, b] for b in (a - 1, a + 1) if 0 <= b < m]
-        between[a, a] = float(np.mean(beside))
-    return between
-
-
-def _heads(model: PreTrainedModel) -> int:
-    return int(getattr(model.config.get_text_config(), "num_attention_heads", 1) or 1)
-
-
-def _bins(layers: int, heads: int, n: int) -> int:
-    by_work = np.cbrt(WORK / (4 * layers * heads))
-    by_memory = np.sqrt(KERNEL_BYTES / (4 * layers * heads))
-    return min(n, int(np.clip(min(by_work, by_memory), *BINS)))
