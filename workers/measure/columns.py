@@ -3,7 +3,7 @@
 A random read-out of the top is pulled down through the layers above along ONE token's own column,
 every attention the identity (a prompt of one token). Isotropic vectors will not do on trained
 models, whose branches then look too coherent between tokens: on SmolLM2 (Jacobian norm, 8
-documents) the prediction's distance from the measured curve is 0.056 with them and 0.014 with these.
+documents) the distance from the measured curve is 0.056 with them and 0.014 with these.
 """
 
 from __future__ import annotations
