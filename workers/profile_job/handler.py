@@ -37,7 +37,7 @@ from workers.models.cache import ModelCache
 from workers.models.loaded import LoadedModel
 from workers.models.options import LoadOptions
 from workers.profile_job import wire
-from workers.profile_job.measurement import Measurement, measure
+from workers.profile_job.measurement import Measurement, Subject, measure
 
 METHOD_VERSION = "1"
 """Changes whenever the same request would give other numbers; part of every profile's id."""
@@ -105,12 +105,8 @@ class ProfileHandler:
         if known is not None:
             return Outcome(profile_id, known.body, known.envelope, known.summary)
         found = measure(
-            loaded,
-            instrumentation,
-            texts,
-            request,
+            Subject(loaded, instrumentation, texts, request, step, context.check),
             batch_size=self._settings.batch_size,
-            on_progress=step,
         )
         body = _body(profile_id, echo, loaded, instrumentation, texts, found)
         envelope = self._envelope(loaded, texts, found, load_seconds)

@@ -29,8 +29,42 @@ from workers.models.loaded import LoadedModel
 F64 = NDArray[np.float64]
 OnProgress = Callable[[float, str], None]
 
-# Shares of a job's time, for the progress bar.
-MEASURED, NEEDLED, PREDICTED = 0.80, 0.90, 0.98
+# Where the phases end, for the progress bar: the second moment takes as long as all the rest.
+READ, MEASURED, NEEDLED, PREDICTED = 0.05, 0.50, 0.58, 0.98
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is measured, on what, and what was asked.
+
+    Attributes:
+        loaded: the model.
+        instrumentation: where to hook it.
+        documents: what it reads.
+        request: objective, predictions, ablation.
+        on_progress: called with the share done and what is being done; what it raises ends it.
+        check: called where there is no progress to tell; what it raises ends it too.
+    """
+
+    loaded: LoadedModel
+    instrumentation: Instrumentation
+    documents: DocumentSet
+    request: ProfileRequest
+    on_progress: OnProgress
+    check: Callable[[], None]
+
+    @property
+    def length(self) -> int:
+        """n, tokens per document."""
+        return int(self.documents.ids.shape[1])
+
+    def share(self, low: float, high: float, what: str) -> Callable[[int, int], None]:
+        """What tells (done, of) as progress between two shares of the whole."""
+
+        def tell(done: int, of: int) -> None:
+            self.on_progress(low + (high - low) * done / max(of, 1), f"{what} {done}/{of}")
+
+        return tell
 
 
 @dataclass
@@ -50,68 +84,52 @@ class Measurement:
     predict_seconds: float = 0.0
 
 
-def measure(
-    loaded: LoadedModel,
-    instrumentation: Instrumentation,
-    documents: DocumentSet,
-    request: ProfileRequest,
-    *,
-    batch_size: int,
-    on_progress: OnProgress,
-) -> Measurement:
+def measure(subject: Subject, *, batch_size: int) -> Measurement:
     """Measure influence, mixing and kernels in one pass, then predict.
 
     Args:
-        loaded: the model.
-        instrumentation: where to hook it.
-        documents: what it reads.
-        request: objective, predictions, ablation.
+        subject: what to measure.
         batch_size: documents at once; 0 chooses.
-        on_progress: called with the share done and what is being done; what it raises ends it.
 
     Raises:
         LacunaError: what the parts raise.
     """
+    request = subject.request
     with ExitStack() as exits:
         if request.positional_encoding == "off":
-            exits.enter_context(positions_off(loaded.model, instrumentation))
-        found = _pass(loaded, instrumentation, documents, request, batch_size, on_progress)
+            exits.enter_context(positions_off(subject.loaded.model, subject.instrumentation))
+        found = _pass(subject, batch_size)
         if request.needle is not None:
             found.needle = needle.measure(
-                loaded,
-                documents.ids.shape[1],
+                subject.loaded,
+                subject.length,
                 depths=request.needle.depths,
                 facts=request.needle.facts,
                 seed=request.seed,
-                on_batch=_share(on_progress, MEASURED, NEEDLED, "needle"),
+                on_batch=subject.share(MEASURED, NEEDLED, "needle prompt"),
             )
         started = time.perf_counter()
-        _predict(found, loaded, instrumentation, documents, request, on_progress)
+        _predict(found, subject)
         found.predict_seconds = time.perf_counter() - started
     return found
 
 
-def _pass(
-    loaded: LoadedModel,
-    instrumentation: Instrumentation,
-    documents: DocumentSet,
-    request: ProfileRequest,
-    batch_size: int,
-    on_progress: OnProgress,
-) -> Measurement:
-    mixing = MixingTap(loaded.model, instrumentation.sites) if instrumentation.sites else None
-    kernels = _kernel_tap(loaded.model, instrumentation, documents.ids.shape[1])
+def _pass(subject: Subject, batch_size: int) -> Measurement:
+    model, sites = subject.loaded.model, subject.instrumentation.sites
+    mixing = MixingTap(model, sites) if sites else None
+    kernels = _kernel_tap(model, subject.instrumentation, subject.length)
     taps: list[Tap] = [tap for tap in (mixing, kernels) if tap is not None]
+    request = subject.request
     result = influence.measure(
-        loaded,
-        documents,
+        subject.loaded,
+        subject.documents,
         objective=request.resolved_objective,
         probes=request.probes,
         seed=request.seed,
-        target_ids=_target_ids(loaded, request),
+        target_ids=_target_ids(subject.loaded, request),
         batch_size=batch_size,
         taps=taps,
-        on_batch=_share(on_progress, 0.05, MEASURED, "documents"),
+        on_batch=subject.share(READ, MEASURED, "document"),
     )
     return Measurement(
         influence=result,
@@ -142,50 +160,38 @@ def _target_ids(loaded: LoadedModel, request: ProfileRequest) -> Sequence[int] |
     return ids
 
 
-def _predict(
-    found: Measurement,
-    loaded: LoadedModel,
-    instrumentation: Instrumentation,
-    documents: DocumentSet,
-    request: ProfileRequest,
-    on_progress: OnProgress,
-) -> None:
+def _predict(found: Measurement, subject: Subject) -> None:
     if found.mixing is None:
         return
+    request = subject.request
     evidence = predict.Evidence(
-        length=documents.ids.shape[1],
+        length=subject.length,
         mixing=found.mixing.per_document.mean(axis=0),
         attention=found.attention,
         content_scale=request.content_scale,
     )
-    for name in request.predictions or PREDICTION_NAMES:
-        on_progress(NEEDLED, f"predicting {name}")
+    names = PREDICTION_NAMES if request.predictions is None else request.predictions
+    for name in names:
+        subject.on_progress(NEEDLED, f"predicting {name}")
         try:
             if name == "second_moment":
-                found.predictions[name] = _second_moment(
-                    loaded, instrumentation, documents, request, on_progress
-                )
+                found.predictions[name] = _second_moment(subject)
             else:
                 found.predictions[name] = predict.predict(name, evidence)
         except predict.Unavailable as reason:
             found.warnings.append(f"no prediction {name}: {reason}")
     _diagnose(found, evidence)
-    on_progress(PREDICTED, "writing the profile")
+    subject.on_progress(PREDICTED, "writing the profile")
 
 
-def _second_moment(
-    loaded: LoadedModel,
-    instrumentation: Instrumentation,
-    documents: DocumentSet,
-    request: ProfileRequest,
-    on_progress: OnProgress,
-) -> F64:
+def _second_moment(subject: Subject) -> F64:
     found = gains.predict(
-        loaded.model,
-        instrumentation,
-        documents.ids,
-        seed=request.seed,
-        check=lambda: on_progress(NEEDLED, "predicting second_moment"),
+        subject.loaded.model,
+        subject.instrumentation,
+        subject.documents.ids,
+        seed=subject.request.seed,
+        check=subject.check,
+        on_document=subject.share(NEEDLED, PREDICTED, "second moment of document"),
     )
     if found.influence is None:
         raise predict.Unavailable(found.reason)
@@ -204,12 +210,3 @@ def _diagnose(found: Measurement, evidence: predict.Evidence) -> None:
             rollout.monotone_violation(predict.stochastic(layer.mean_kernel()))
             for layer in evidence.attention.layers
         ]
-
-
-def _share(
-    on_progress: OnProgress, low: float, high: float, what: str
-) -> Callable[[int, int], None]:
-    def on_batch(done: int, of: int) -> None:
-        on_progress(low + (high - low) * done / max(of, 1), f"{what} {done}/{of}")
-
-    return on_batch
