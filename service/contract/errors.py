@@ -143,7 +143,7 @@ class ModelUnsupported(ModelError):
 
 
 class WeightsUnsafe(ModelError):
-    """Only pickle weights are offered; Lacuna loads safetensors and GGUF alone."""
+    """Only pickle weights are offered, which can run code; Lacuna loads safetensors."""
 
     code = "weights_unsafe"
 
