@@ -163,6 +163,24 @@ def test_a_refusal_is_said_beside_the_form_and_at_the_field(stack: Stack, open_p
     expect(page.locator("#measure-error")).to_contain_text("absent", timeout=WAIT_MS)
 
 
+def test_a_running_job_shows_progress_and_can_be_cancelled(stack: Stack, open_page: Any) -> None:
+    watched = open_page(stack.url)
+    page: Page = watched.page
+    page.get_by_text("More options").click()
+    page.get_by_label("Text").select_option("random_tokens")
+    page.get_by_label("Model", exact=True).fill("local:tiny")
+    page.get_by_label("Documents", exact=True).fill("4000")
+    page.get_by_role("button", name="Measure", exact=True).click()
+    page.wait_for_function(
+        "() => document.getElementById('job-progress').value > 0", timeout=WAIT_MS, polling=50
+    )
+    expect(page.locator("#job-title")).to_have_text("local:tiny: running")
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#job-title")).to_have_text("local:tiny: cancelled", timeout=WAIT_MS)
+    expect(page.get_by_role("button", name="Cancel")).to_be_disabled()
+    assert watched.complaints == []
+
+
 def test_a_preset_has_no_trained_weights(stack: Stack, open_page: Any) -> None:
     page: Page = open_page(stack.url).page
     page.get_by_label("Model", exact=True).fill("preset:gpt2")
