@@ -4,10 +4,12 @@ A residual rollout adds influences; norms of sums of independent vectors add in 
 be the backward vector (the gradient of the read-out) at token j and S[j, k] = E r_j . r_k. From
 the top, S = e e^T at the last token, and for layers T-1..0:
 
-    MLP branch        S <- S o (1 + M)         M[j, k] = E g_j . g_k / |v|^2,  g_j = J_mlp(j)^T v
+    MLP branch        S <- S o (1 + M)         1 + M[j, k] = E b_j . b_k / |v|^2,  b_j = v + J(j)^T v
     attention branch  S <- S + D (sum_h g_h^2 A_h^T S A_h) D
     prediction        p(j) ~ sqrt(S[j, j])
 
+v is one random cotangent for all tokens and J(j) the branch's Jacobian at token j, so M has the
+alignment of the branch with the stream in it (the trace of J), which isotropic weights lack.
 A_h is head h's kernel (averaging kernels over heads first loses most of the gain), D the diagonal
 of the branch's gain at each token (|X(0)|/|X(j)| at initialisation: the Jacobian of the norm
 layer), g_h^2 the value path's squared gain. With a Gram matrix G over (identity, head 1, ...,
