@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import pydoc_data.topics
 import time
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ from workers.measure.kernels import KernelTap
 from workers.measure.mixing import MixingTap
 from workers.models.loading import LoadedModel, LoadOptions, load
 
+_AUTO: Any = AutoModelForCausalLM  # its class methods are half typed
 LENGTH = 256
 SEED = 0
 TRAINED = "demo:smollm2-135m-instruct"
@@ -52,7 +54,7 @@ def random_model(name: str) -> LoadedModel:
         ),
     }
     torch.manual_seed(SEED)
-    model = AutoModelForCausalLM.from_config(configs[name], dtype=torch.float32)
+    model = _AUTO.from_config(configs[name], dtype=torch.float32)
     model.eval().requires_grad_(False)
     cpu = torch.device("cpu")
     return LoadedModel(model, None, name, None, "", cpu, torch.float32, "random", SEED)

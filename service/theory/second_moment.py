@@ -4,7 +4,7 @@ A residual rollout adds influences; norms of sums of independent vectors add in 
 be the backward vector (the gradient of the read-out) at token j and S[j, k] = E r_j . r_k. From
 the top, S = e e^T at the last token, and for layers T-1..0:
 
-    MLP branch        S <- S o (1 + M)         1 + M[j, k] = E b_j . b_k / |v|^2,  b_j = v + J(j)^T v
+    MLP branch        S <- S o (1 + M)     1 + M[j, k] = E b_j . b_k / |v|^2,  b_j = v + J(j)^T v
     attention branch  S <- S + D (sum_h g_h^2 A_h^T S A_h) D
     prediction        p(j) ~ sqrt(S[j, j])
 
