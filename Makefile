@@ -19,10 +19,12 @@ serve: $(VENV)/.demo  ## Run gateway, worker and embedded store until Ctrl-C
 	@$(VENV)/bin/lacuna serve
 
 test: $(VENV)/.dev  ## Run the tests
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
+	cd clients/python && ../../$(VENV)/bin/python -m pytest
 
 test-all: $(VENV)/.dev  ## Run the tests, the long sweeps and the ones that kill processes for minutes
-	$(VENV)/bin/python -m pytest -m "not gpu"
+	$(VENV)/bin/python -m pytest -m "not gpu" --timeout 1800
+	cd clients/python && ../../$(VENV)/bin/python -m pytest
 
 lint: $(VENV)/.dev  ## Check style, formatting and types
 	$(VENV)/bin/ruff check .
