@@ -153,6 +153,28 @@ def test_switching_curves_and_the_threshold(stack: Stack, filled: str, open_page
     assert watched.complaints == []
 
 
+def test_a_long_profile_is_asked_for_in_bins(stack: Stack, filled: str, open_page: Any) -> None:
+    page: Page = open_page(stack.url).page
+    expect(page.locator("#known tr")).not_to_have_count(0)
+    asked: list[str] = []
+
+    def longer(route: Any) -> None:
+        asked.append(route.request.url)
+        body = httpx.get(route.request.url.split("?")[0]).json()
+        if "items" in body:
+            body["items"] = [{**item, "sequence_length": 4096} for item in body["items"]]
+        else:
+            body["request"]["sequence_length"] = 4096
+        route.fulfill(json=body)
+
+    page.route("**/v1/profiles**", longer)
+    page.goto(f"{stack.url}/?again#profile={filled}")
+    expect(page.locator("#profile-title")).to_have_text("local:tiny, 4096 tokens")
+    assert f"{stack.url}/v1/profiles/{filled}?bins=1024" in asked
+    reading = page.locator("#chart-profile .plot").get_attribute("aria-valuetext") or ""
+    assert reading.startswith("token 32: measured ")  # the middle of the first of 64 bins
+
+
 def test_a_refusal_is_said_beside_the_form_and_at_the_field(stack: Stack, open_page: Any) -> None:
     page: Page = open_page(stack.url).page
     measure(page, model="../../etc/passwd")
