@@ -18,7 +18,7 @@ MAX_CHUNK_CHARACTERS = 2_000_000
 MAX_DENSITY = 131_072
 
 Objective = Literal["mean_visibility", "total_mass", "worst_case"]
-Source = Literal["needle", "last_token_attention"] | CurveSource
+Source = Literal["needle", "last_token_attention", CurveSource]
 """A curve of a profile: retrieval by depth, attention, or what `views.Source` names."""
 Tokens = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
 Slot = Annotated[int, Field(ge=0, le=MAX_CHUNKS)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -24,15 +24,7 @@ PredictionName = Literal[
     "cesaro",
     "second_moment",
 ]
-PREDICTION_NAMES: tuple[PredictionName, ...] = (
-    "attention_only",
-    "half_residual",
-    "residual",
-    "residual_content",
-    "measured_kernel",
-    "cesaro",
-    "second_moment",
-)
+PREDICTION_NAMES: tuple[PredictionName, ...] = get_args(PredictionName)
 
 
 class Documents(Wire):

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from service.contract.architectures import ArchitectureName
 from service.contract.base import Fraction, Wire
 from service.contract.curves import Collapse, DeadZone, Force, Shape
+from service.contract.profiles import PredictionName
 
 MAX_LENGTH = 1_048_576
 MAX_UNBINNED_LENGTH = 16_384
@@ -133,16 +134,6 @@ MixingSpec = Annotated[
     ConstantMixing | PowerLawMixing | ListMixing | TokenMixing, Field(discriminator="type")
 ]
 
-RolloutName = Literal[
-    "attention_only",
-    "half_residual",
-    "residual",
-    "residual_content",
-    "measured_kernel",
-    "cesaro",
-    "second_moment",
-]
-
 
 class GainSpec(Wire):
     """Gains that the second-moment prediction needs beyond lambda."""
@@ -169,7 +160,7 @@ class RolloutRequest(Wire):
     content: ContentSpec = ContentSpec()
     mixing: MixingSpec = ConstantMixing()
     """How much of each layer's output is attention; trained models sum to about 4 over layers."""
-    predictions: list[RolloutName] | None = Field(default=None, min_length=1, max_length=7)
+    predictions: list[PredictionName] | None = Field(default=None, min_length=1, max_length=7)
     """Default: `attention_only`, `residual`, `residual_content`, `cesaro`; and `measured_kernel`
     for measured kernels."""
     gains: GainSpec = GainSpec()

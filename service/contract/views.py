@@ -8,20 +8,11 @@ from pydantic import ConfigDict, Field
 
 from service.contract.base import Digest, Fraction, Wire
 from service.contract.curves import DeadZone
+from service.contract.profiles import PredictionName
 
 MAX_BINS = 16_384
 
-Source = Literal[
-    "measured",
-    "per_document",
-    "attention_only",
-    "half_residual",
-    "residual",
-    "residual_content",
-    "measured_kernel",
-    "cesaro",
-    "second_moment",
-]
+Source = Literal["measured", "per_document", PredictionName]
 """A curve of a profile: the measured one, its equal-weight variant, or a prediction."""
 
 

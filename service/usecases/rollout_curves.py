@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from service.contract.rollouts import RolloutName
+from service.contract.profiles import PredictionName
 from service.theory import cesaro, rollout
 from service.theory.kernels import Kernel
 from service.usecases.rollout_inputs import Inputs
@@ -38,7 +38,7 @@ class Curves:
         """The curve that uses everything the request says."""
         return self.of("residual_content")
 
-    def of(self, name: RolloutName) -> F64:
+    def of(self, name: PredictionName) -> F64:
         """[n]. Names that mean the same without content share one computation."""
         if not self._inputs.has_content and name in {"residual_content", "measured_kernel"}:
             name = "residual"
@@ -59,7 +59,7 @@ class Curves:
             ("content", self.main),
         ]
 
-    def _compute(self, name: RolloutName) -> F64:
+    def _compute(self, name: PredictionName) -> F64:
         inputs = self._inputs
         if name == "attention_only":
             return rollout.rollout(self.kernels, np.ones(inputs.layers))

@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from service.contract.curves import Collapse, DeadZone, Force, Shape
 from service.contract.errors import InvalidRequest
+from service.contract.profiles import PredictionName
 from service.contract.rollouts import (
     CesaroReport,
     DepthWidth,
     KernelMonotonicity,
-    RolloutName,
     RolloutPrediction,
     RolloutRequest,
     RolloutResponse,
@@ -71,15 +71,15 @@ def compute(request: RolloutRequest) -> RolloutResponse:
     )
 
 
-def _names(inputs: Inputs) -> list[RolloutName]:
+def _names(inputs: Inputs) -> list[PredictionName]:
     asked = inputs.request.predictions
     if asked is not None:
         return asked
-    names: list[RolloutName] = ["attention_only", "residual", "residual_content", "cesaro"]
+    names: list[PredictionName] = ["attention_only", "residual", "residual_content", "cesaro"]
     return [*names, "measured_kernel"] if inputs.kernel.type == "measured" else names
 
 
-def _check(inputs: Inputs, names: list[RolloutName]) -> None:
+def _check(inputs: Inputs, names: list[PredictionName]) -> None:
     if "measured_kernel" in names and inputs.kernel.type != "measured":
         raise InvalidRequest(
             "`measured_kernel` needs kernel type `measured`, or a profile of a model",
