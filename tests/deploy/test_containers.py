@@ -238,7 +238,7 @@ def running(
         assert process.poll() is None, (folder / "log").read_text()
     finally:
         process.terminate()
-        assert process.wait(30) in {0, -15}
+        assert process.wait(30) in {0, -15}, (folder / "log").read_text()
 
 
 def healthy(command: list[str], environment: dict[str, str]) -> bool:
@@ -269,6 +269,48 @@ def test_the_gateway_starts_as_its_container_would(
         key = {"Authorization": f"Bearer {SECRETS['LACUNA_METRICS_KEY']}"}
         assert "lacuna_store_up 1.0" in httpx.get(f"{url}/metrics", headers=key).text
         assert httpx.get(url).text.startswith("<!doctype html>")
+
+
+@pytest.mark.slow
+def test_prometheus_itself_reads_the_gateway_and_takes_the_rules(
+    services: dict[str, dict[str, Any]], redis_url: str, short_dir: Path
+) -> None:
+    binary, port, own = tool("prometheus"), free_port(), free_port()
+    key = short_dir / "key"
+    key.write_text(SECRETS["LACUNA_METRICS_KEY"])
+    source = ROOT / "deploy" / "prometheus"
+    text = (source / "prometheus.yml").read_text()
+    for old, new in (
+        ("/etc/prometheus", str(source)),
+        ("/run/secrets/metrics_key", str(key)),
+        ("gateway:8080", f"127.0.0.1:{port}"),
+        ("15s", "1s"),
+    ):
+        text = text.replace(old, new)
+    (short_dir / "prometheus.yml").write_text(text)
+    command = [binary, f"--config.file={short_dir}/prometheus.yml", "--log.level=error"]
+    command += [f"--storage.tsdb.path={short_dir}/data", f"--web.listen-address=127.0.0.1:{own}"]
+
+    def asked(path: str) -> Any:
+        try:
+            return httpx.get(f"http://127.0.0.1:{own}/api/v1/{path}").json()["data"]
+        except httpx.HTTPError:
+            return {}
+
+    def settled() -> bool:
+        targets = asked("targets").get("activeTargets", [])
+        rules = [r for g in asked("rules").get("groups", []) for r in g["rules"]]
+        return {t["health"] for t in targets} == {"up"} and {r["health"] for r in rules} == {"ok"}
+
+    with running("gateway", services["gateway"]["environment"], redis_url, short_dir, port):
+        process = subprocess.Popen(command, cwd=short_dir)
+        try:
+            wait_for(settled)
+            found = asked("query?query=lacuna_store_up")["result"]
+            assert [sample["value"][1] for sample in found] == ["1"]
+        finally:
+            process.terminate()
+            process.wait(30)
 
 
 @pytest.mark.slow
