@@ -22,7 +22,7 @@ test: $(VENV)/.dev  ## Run the tests
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
 	cd clients/python && ../../$(VENV)/bin/python -m pytest
 
-test-all: $(VENV)/.dev  ## Run the tests, the long sweeps and the ones that kill processes for minutes
+test-all: $(VENV)/.check  ## Run the tests, the long sweeps and the ones that kill processes for minutes
 	$(VENV)/bin/python -m pytest -m "not gpu" --timeout 1800
 	cd clients/python && ../../$(VENV)/bin/python -m pytest
 
@@ -57,4 +57,10 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.dev: pyproject.toml constraints.txt $(VENV)/.demo
 	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+# The client generator pins an older typer than ours, and works with ours.
+$(VENV)/.check: $(VENV)/.dev
+	@$(PIP) --editable '.[check]'
+	@$(PIP) --no-deps openapi-python-client ruamel.yaml
 	@touch $@
