@@ -23,7 +23,8 @@ test: $(VENV)/.dev  ## Run the tests
 	cd clients/python && ../../$(VENV)/bin/python -m pytest
 
 test-all: $(VENV)/.check  ## Run the tests, the long sweeps and the ones that kill processes for minutes
-	$(VENV)/bin/python -m pytest -m "not gpu" --timeout 1800
+	$(VENV)/bin/python -m pytest -m "not gpu and not browser" --timeout 1800
+	$(VENV)/bin/python -m pytest -m browser tests/browser
 	cd clients/python && ../../$(VENV)/bin/python -m pytest
 
 lint: $(VENV)/.dev  ## Check style, formatting and types
