@@ -132,7 +132,9 @@ def serve(
     settings = _settings()
     try:
         with Stack(settings, workers=workers, port=settings.port) as stack:
-            _out.print(f"Lacuna listens on {stack.url} (documentation: {stack.url}/docs)")
+            _out.print(
+                f"Lacuna listens on {stack.url} (documentation: {stack.url}/docs)", soft_wrap=True
+            )
             stack.supervise()
     except StackError as error:
         _fail(str(error), 3)
@@ -190,7 +192,10 @@ def _service(server: str | None, exits: ExitStack) -> tuple[str, Any]:
 
 def _post(path: str, request: str, server: str | None, key: str | None) -> None:
     if request.startswith("@"):
-        request = Path(request[1:]).read_text()
+        try:
+            request = Path(request[1:]).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            _fail(f"cannot read {request[1:]}: {error}", 2)
     _print(lambda client: client.post(path, _object(request)), server, key)
 
 

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,6 +26,9 @@ _READY_SECONDS = 90.0
 _STOP_SECONDS = 8.0
 """Beyond the workers' grace: one killed before it gives its job back costs an attempt."""
 _LOG_TAIL = 3
+_QUICK_SECONDS = 10.0
+_QUICK_DEATHS = 3
+"""A process that dies this often, each time this soon after its start, will not get better."""
 
 
 class StackError(RuntimeError):
@@ -47,6 +51,8 @@ class Stack:
         for number in range(1, workers + 1):
             self._commands[f"worker-{number}"] = [sys.executable, "-m", "workers"]
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._begun: dict[str, tuple[float, int]] = {}
+        self._quick_deaths: Counter[str] = Counter()
         self._exits = contextlib.ExitStack()
         self._threads = _threads(workers)
         self._environment: dict[str, str] = {}
@@ -71,6 +77,7 @@ class Stack:
     def __enter__(self) -> Self:
         try:
             self._logs.mkdir(parents=True, exist_ok=True)
+            _check_free(self._settings.host, self._port)
             store = self._settings.store_url
             if self._settings.embedded:
                 store = self._exits.enter_context(ensure(self._settings.data_dir)).url
@@ -108,8 +115,15 @@ class Stack:
             time.sleep(pause)
             for name, child in list(self._children.items()):
                 if child.poll() is not None:
-                    print(f"{name} ended with status {child.returncode}: starting it again")
-                    self._start(name)
+                    self._start_again(name)
+
+    def _start_again(self, name: str) -> None:
+        quick = time.monotonic() - self._begun[name][0] < _QUICK_SECONDS
+        self._quick_deaths[name] = self._quick_deaths[name] + 1 if quick else 0
+        if self._quick_deaths[name] >= _QUICK_DEATHS:
+            self.check()
+        print(f"the {name} ended with status {self._children[name].returncode}: starting it again")
+        self._start(name)
 
     def check(self) -> None:
         """Raise StackError when a child has ended."""
@@ -121,6 +135,7 @@ class Stack:
 
     def _start(self, name: str) -> None:
         with self._log(name).open("ab") as log:
+            self._begun[name] = (time.monotonic(), log.tell())
             # A session of its own: Ctrl-C reaches us alone, and we stop the children in order.
             self._children[name] = subprocess.Popen(
                 self._commands[name],
@@ -159,8 +174,24 @@ class Stack:
         return self._logs / f"{name}.log"
 
     def _tail(self, name: str) -> str:
-        lines = self._log(name).read_text(errors="replace").strip().splitlines()
+        """The last lines since its latest start."""
+        with self._log(name).open("rb") as log:
+            log.seek(self._begun[name][1])
+            lines = log.read().decode(errors="replace").strip().splitlines()
         return " | ".join(lines[-_LOG_TAIL:]) or "no output"
+
+
+def _check_free(host: str, port: int) -> None:
+    """Else whoever listens there already would be taken for the gateway started here."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise StackError(
+                f"cannot listen on {host} port {port} ({error.strerror}): set LACUNA_PORT"
+            ) from error
 
 
 def _free_port(host: str) -> int:

@@ -39,6 +39,7 @@ def report(console: Console, document: dict[str, Any]) -> None:
     console.print(_facts(profile))
     if profile.predictions:
         console.print(_agreement(profile))
+        console.print(_closest(profile), highlight=False)
     console.print(chart(profile, width=min(console.width, 100)), highlight=False)
     for warning in profile.warnings:
         console.print(f"note: {warning}", highlight=False, markup=False)
@@ -67,7 +68,7 @@ def _facts(profile: Profile) -> Table:
     table.add_row("recency mass (last 10%)", f"{profile.shape.recency_mass:.3f}")
     table.add_row("shape", profile.shape.class_)
     if measured.split_half_wasserstein is not None:
-        table.add_row("noise (split-half W1)", f"{measured.split_half_wasserstein:.4f}")
+        table.add_row("noise: W1 of two halves", f"{measured.split_half_wasserstein:.4f}")
     return table
 
 
@@ -80,3 +81,18 @@ def _agreement(profile: Profile) -> Table:
         rank = "-" if prediction.spearman is None else f"{prediction.spearman:.3f}"
         table.add_row(name, f"{prediction.wasserstein:.4f}", rank)
     return table
+
+
+def _closest(profile: Profile) -> str:
+    """What the table says, in a sentence."""
+    name, best = min(profile.predictions.items(), key=lambda item: item[1].wasserstein)
+    noise = profile.measured.split_half_wasserstein
+    text = f"closest: {name}, {best.wasserstein:.4f}"
+    if noise is None:
+        return text
+    if best.wasserstein <= noise:
+        text += f", not to be told from the measurement's own noise ({noise:.4f})"
+    missed = sum(
+        p.wasserstein > max(10 * best.wasserstein, noise) for p in profile.predictions.values()
+    )
+    return f"{text}; {missed} of the others miss this model" if missed else text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -88,3 +89,19 @@ def test_a_refusal_names_the_field() -> None:
 
     with client, pytest.raises(Refused, match="sequence_length: at least 1"):
         client.profile({"model": "gpt2"}, on_job=on_job, check=lambda: None)
+
+
+def test_a_request_file_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
+    answer = lacuna("place", f"@{tmp_path / 'nothing'}", "--server", "http://127.0.0.1:9")
+    assert answer.returncode == 2
+    assert "nothing" in one_line(answer.stderr)
+
+
+def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        answer = lacuna("serve", LACUNA_PORT=port, LACUNA_DATA_DIR=str(tmp_path))
+    assert answer.returncode == 3
+    assert "LACUNA_PORT" in one_line(answer.stderr)
