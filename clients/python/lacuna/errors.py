@@ -28,7 +28,13 @@ class Refused(LacunaError):
         self.detail = str(problem.get("detail") or problem.get("title") or f"HTTP {status}")
         self.errors: list[dict[str, Any]] = list(problem.get("errors") or [])
         self.request_id: str | None = problem.get("request_id")
-        fields = "; ".join(f"{e.get('field')}: {e.get('message')}" for e in self.errors)
+        # The detail begins with the first field at fault; only the others are added.
+        pairs = [(str(one.get("field")), str(one.get("message"))) for one in self.errors]
+        fields = "; ".join(
+            f"{field}: {message}"
+            for field, message in pairs
+            if not self.detail.startswith((f"{field}: {message}", message))
+        )
         super().__init__(f"{self.code}: {self.detail}" + (f" ({fields})" if fields else ""))
 
 

@@ -1,8 +1,8 @@
 """Placement without the service, from a saved profile: for machines without a network.
 
-Needs `pip install "lacuna[offline]"`: the arithmetic is the service's own (lacuna-service without
-its gateway and worker: numpy and pydantic, no torch), so that both give the same answer, now and
-in the next version.
+The arithmetic is the service's own (lacuna-service without its gateway and worker: numpy and
+pydantic, no torch), so that both give the same answer, now and in the next version. From the root
+of a checkout: `pip install . "./clients/python[offline]"`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ try:
     from service.usecases.placement_curves import of_body
     from service.usecases.placement_order import place
 except ImportError as missing:
-    raise ImportError('placement offline needs: pip install "lacuna[offline]"') from missing
+    raise ImportError(
+        "placement offline needs the package lacuna-service; from the root of a checkout: "
+        'pip install . "./clients/python[offline]"'
+    ) from missing
 
 
 class OfflinePlacer:

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from reprlib import Repr
 from typing import Any, Literal, Self
 
 Json = dict[str, Any]
+_short = Repr()
+_short.maxlist = 8
+_short.maxstring = 60
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class DeadZone:
         return cls(**{name: value[name] for name in names})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Profile:
     """A measured profile."""
 
@@ -78,6 +82,13 @@ class Profile:
             shape=value["shape"]["class"],
             warnings=value["warnings"],
             raw=value,
+        )
+
+    def __repr__(self) -> str:
+        zone = self.dead_zone and f"[{self.dead_zone.start}, {self.dead_zone.end})"
+        return (
+            f"Profile(id={self.id!r}, model={self.model!r}, tokens={len(self.influence)}, "
+            f"shape={self.shape!r}, dead_zone={zone}, warnings={len(self.warnings)})"
         )
 
 
@@ -141,7 +152,7 @@ class Placed:
     in_dead_zone: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Placement:
     """An order of chunks and what it is worth."""
 
@@ -169,6 +180,13 @@ class Placement:
         placed = [Placed(**{name: one[name] for name in columns}) for one in value["placements"]]
         return cls(**{name: value[name] for name in names}, placements=placed, raw=value)
 
+    def __repr__(self) -> str:
+        return (
+            f"Placement(order={_short.repr(self.order)}, dropped={len(self.dropped)}, "
+            f"value={self.value:.4g}, method={self.method!r}, "
+            f"confidence={self.confidence['level']!r})"
+        )
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -184,7 +202,7 @@ class Comparison:
         return cls(value["wasserstein"], value["spearman"], value)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Rollout:
     """Theory alone: predicted influence by the name of the prediction."""
 
@@ -201,3 +219,7 @@ class Rollout:
             {name: DeadZone.from_json(one["dead_zone"]) for name, one in found.items()},
             value,
         )
+
+    def __repr__(self) -> str:
+        tokens = max(map(len, self.influence.values()), default=0)
+        return f"Rollout(predictions={sorted(self.influence)}, tokens={tokens})"

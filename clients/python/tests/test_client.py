@@ -19,7 +19,10 @@ from lacuna import (
     Client,
     JobFailed,
     LacunaError,
+    Placement,
+    Profile,
     Refused,
+    Rollout,
     ServiceAway,
     WaitedTooLong,
 )
@@ -149,6 +152,46 @@ def test_refusals_are_not_retried_and_say_why(call: Call, naps: list[float]) -> 
     assert caught.value.request_id == "r1"
     assert len(script.seen) == 1
     assert naps == []
+
+
+@pytest.mark.parametrize(
+    ("detail", "errors", "said"),
+    [
+        ("model: Field required", [("model", "Field required")], "x: model: Field required"),
+        ("`model` is odd", [("model", "`model` is odd")], "x: `model` is odd"),
+        (
+            "model: Field required (and 1 more)",
+            [("model", "Field required"), ("seed", "Field required")],
+            "x: model: Field required (and 1 more) (seed: Field required)",
+        ),
+    ],
+)
+def test_a_refusal_says_everything_once(
+    detail: str, errors: list[tuple[str, str]], said: str
+) -> None:
+    fields = [{"field": field, "message": message} for field, message in errors]
+    error = Refused(422, {"code": "x", "detail": detail, "errors": fields})
+    assert str(error) == said
+    assert error.errors == fields
+
+
+def test_answers_print_short() -> None:
+    long = {**PROFILE, "measured": {"influence": [1 / 4096] * 4096}}
+    text = repr(Profile.from_json(long))
+    assert "tokens=4096" in text
+    assert "u_shaped" in text
+    assert len(text) < 200
+    placed = {
+        "order": [f"chunk-{i}" for i in range(900)], "placements": [], "dropped": [], "value": 1.5,
+        "gain": {}, "method": "exact", "upper_bound": 1.5, "extrapolated": False,
+        "confidence": {"level": "low"}, "warnings": [],
+    }  # fmt: skip
+    text = repr(Placement.from_json(placed))
+    assert "chunk-0" in text
+    assert "low" in text
+    assert len(text) < 250
+    rollout = {"predictions": {"residual": {"influence": [0.1] * 900, "dead_zone": None}}}
+    assert repr(Rollout.from_json(rollout)) == "Rollout(predictions=['residual'], tokens=900)"
 
 
 def test_faults_of_the_service_are_not_refusals(call: Call) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +103,10 @@ def test_haystack_places_from_a_file(tmp_path: Path) -> None:
     documents = [haystack.Document(id=str(i), content="x" * 40, score=1.0 - i) for i in range(3)]
     result = LacunaRanker(profile_path=str(path)).run(documents)["documents"]
     assert [one.id for one in result] == ["2", "1", "0"]
+
+
+def test_the_missing_package_is_named_with_the_way_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "service.contract.errors", None)
+    monkeypatch.delitem(sys.modules, "lacuna.offline")
+    with pytest.raises(ImportError, match=r'pip install \. "\./clients/python\[offline\]"'):
+        importlib.import_module("lacuna.offline")
