@@ -65,7 +65,8 @@ def subsets(problem: Problem) -> I64:
     for i in range(problem.size):
         np.add(at[: 1 << i], problem.stride[i], out=at[1 << i : 2 << i])
     at += problem.start
-    before = problem.cumulative[at][program.before]
+    # Looked up before a chunk only: behind the full set a last separator would run off the end.
+    before = problem.cumulative[at[program.before]]
     mass = problem.cumulative[at[program.before] + problem.span[program.chunk]] - before
     gain = mass * problem.weight[program.chunk]
     forbidden = _forbidden(problem, program)

@@ -99,6 +99,33 @@ def brute_force(p: Problem) -> float:
     return float(values_by_definition(p, orders[allowed(p, orders)]).max())
 
 
+@pytest.mark.parametrize("separator", range(6))
+@pytest.mark.parametrize("suffix", range(6))
+def test_separators_of_any_length_before_suffixes_of_any_length(
+    separator: int, suffix: int
+) -> None:
+    """The last chunk has no separator behind it: nothing is looked up beyond the prompt."""
+    for m in range(1, 14):
+        rng = np.random.default_rng([separator, suffix, m])
+        tokens = rng.integers(0, 40, m)
+        if m > 1:
+            tokens[:2] = 1, 38
+        n = int(tokens.sum()) + separator * (m - 1) + suffix
+        F = cumulative(curve(max(n, 1), "u", rng), max(n, 1))
+        for objective in OBJECTIVES:
+            p = Problem(F, tokens, rng.random(m), 0, separator, objective)
+            solution = placement.place(p)
+            assert sorted(solution.order.tolist()) == list(range(m))
+            assert solution.value <= placement.upper_bound(p) * (1 + 1e-9)
+            if m > 1:
+                assert solution.value >= p.value(heuristic(p)) * (1 - 1e-9)
+            if m <= 6:
+                assert solution.value == pytest.approx(brute_force(p), rel=1e-9)
+            stable = placement.nearest_to_given(p, solution, 0.01)
+            assert stable.value >= solution.value * 0.99 * (1 - 1e-9)
+            assert placement.baselines(p).zigzag <= solution.value * (1 + 1e-5)
+
+
 @settings(max_examples=1000, deadline=None)
 @given(
     st.integers(0, 2**32 - 1),

@@ -511,3 +511,25 @@ async def test_large_requests_answer_alike(make_profile: MakeProfile) -> None:
     many = chunks(100, 400)
     request = PlacementRequest.model_validate({"density": U, "chunks": many})
     assert await answer(request, Shelf()) == solve({"chunks": many})
+
+
+@pytest.mark.parametrize("separator", range(6))
+@pytest.mark.parametrize("suffix", range(6))
+def test_separators_longer_than_the_suffix(separator: int, suffix: int) -> None:
+    for m in (2, 3, 12, 13):
+        body = {
+            "density": [1],
+            "chunks": [chunk(f"c{i}", 1 + 37 * (i % 2), 1.0) for i in range(m)],
+            "separator_tokens": separator,
+            "suffix_tokens": suffix,
+        }
+        plain = solve(body)
+        assert plain.prompt_tokens == sum(1 + 37 * (i % 2) for i in range(m)) + (
+            separator * (m - 1) + suffix
+        )
+        assert plain.order == [f"c{i}" for i in range(m)]  # all places are alike
+        assert plain.value == pytest.approx(m)
+        solve(body | {"order_sensitivity": "stable", "objective": "worst_case"})
+        tight = solve(body | {"max_tokens": plain.prompt_tokens - 1})
+        assert len(tight.dropped) == 1
+        assert tight.prompt_tokens < plain.prompt_tokens
