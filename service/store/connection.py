@@ -36,7 +36,8 @@ def connect_async(url: str) -> redis.asyncio.Redis:
     pool = redis.asyncio.BlockingConnectionPool.from_url(
         url,
         max_connections=32,
-        timeout=3,
+        # A storm of callers waits its turn; a store that hangs is told by the socket's timeouts.
+        timeout=5,
         socket_timeout=2,
         socket_connect_timeout=2,
         health_check_interval=15,

@@ -181,7 +181,7 @@ async def test_a_store_that_hangs_is_said_within_seconds_even_to_many(
         calls = [jobs.get(job_id) for _ in range(100)]
         answers = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(answer) for answer in answers} == {StoreUnavailable}
-        assert time.monotonic() - started < 8
+        assert time.monotonic() - started < 12
     finally:
         store.thaw()
     job = await until(job_id)
