@@ -21,6 +21,8 @@ import typer
 from rich.console import Console
 
 from service.client import Client, Refused
+from service.contract.errors import StoreUnavailable
+from service.embedded import ensure
 from service.local import Stack, StackError
 from service.report import progress, report
 from service.settings import Settings
@@ -231,9 +233,10 @@ def _settings() -> Settings:
 
 
 def _with_embedded(settings: Settings, exits: ExitStack) -> Settings:
-    from service.embedded import ensure  # noqa: PLC0415
-
-    url = exits.enter_context(ensure(settings.data_dir)).url
+    try:
+        url = exits.enter_context(ensure(settings.data_dir)).url
+    except StoreUnavailable as error:
+        _fail(error.detail, 3)
     return settings.model_copy(update={"redis_url": pydantic.SecretStr(url)})
 
 

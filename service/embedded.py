@@ -1,8 +1,8 @@
 """The embedded store: a Valkey server in the data folder, for those who run no Redis of their own.
 
 It listens on a unix socket that only this user can open; TCP is off. A server that already answers
-there (a former owner may have been killed) is used as it is. Only who started it stops it, and not
-while another process that called `ensure` still uses it.
+there (a former owner may have been killed) is used as it is. Who started it stops it, unless
+another process that called `ensure` still uses it: then the last of them does.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from redis.retry import Retry
 from service.contract.errors import StoreUnavailable
 
 SOCKET: Final = "redis.sock"
+LEFT: Final = "redis.left"
+"""Stands beside a server whose starter went first: its last user stops it."""
 START_SECONDS: Final = 20.0
 STOP_SECONDS: Final = 15.0
 _LONGEST_SOCKET_PATH: Final = 100  # the kernel's bound is 108 on Linux, 104 on macOS
@@ -41,8 +43,11 @@ class EmbeddedServer:
         started: whether this object started it, and so stops it.
     """
 
-    def __init__(self, data_dir: Path, process: subprocess.Popen[bytes] | None) -> None:
+    def __init__(
+        self, data_dir: Path, process: subprocess.Popen[bytes] | None, fsync: str = "everysec"
+    ) -> None:
         self.data_dir = data_dir
+        self._fsync = fsync
         self.url = f"unix://{data_dir / SOCKET}"
         self.started = process is not None
         self._process = process
@@ -56,17 +61,55 @@ class EmbeddedServer:
         return None if self._process is None else self._process.pid
 
     def close(self) -> None:
-        """Stop the server if we started it and nobody else uses it; what it holds is on disk."""
+        """Let go of the server; what it holds is on disk.
+
+        It stops when nobody else uses it, if we started it or its starter left it to its users.
+        """
         if self._use.closed:
             return
+        left = self.data_dir / LEFT
         with _only_one_starts(self.data_dir):
-            if self._process is not None:
-                if self._in_use_elsewhere():
+            if self._in_use_elsewhere():
+                if self._process is not None:
+                    left.touch()
                     _LEFT_RUNNING.append(self._process)
-                else:
-                    _stop(self._process)
+            elif self._process is not None:
+                _stop(self._process)
+            elif left.exists():
+                _shut_down(self.data_dir / SOCKET)
+                left.unlink()
             self._process = None
             self._use.close()
+
+    def revive(self) -> bool:
+        """Start the server again if it has ended; whether that was needed.
+
+        A server that is slow to answer is left alone: it may be reading its data.
+
+        Raises:
+            StoreUnavailable: it cannot be started.
+        """
+        if not self._ended():
+            return False
+        with _only_one_starts(self.data_dir):
+            if not self._ended():  # somebody else was faster
+                return False
+            self._process = _start(self.data_dir, self._fsync)
+        return True
+
+    def _ended(self) -> bool:
+        if self._process is not None and self._process.poll() is None:
+            return False
+        client = _client(self.data_dir / SOCKET)
+        try:
+            client.ping()
+        except (redis.ConnectionError, OSError):
+            return True
+        except redis.RedisError:
+            return False
+        finally:
+            client.close()
+        return False
 
     def _in_use_elsewhere(self) -> bool:
         try:
@@ -111,8 +154,8 @@ def ensure(data_dir: Path, *, fsync: str = "everysec") -> EmbeddedServer:
         raise StoreUnavailable(f"cannot use {data_dir} for the store: {error.strerror}") from error
     with _only_one_starts(data_dir):
         if _answers(socket):
-            return EmbeddedServer(data_dir, None)
-        return EmbeddedServer(data_dir, _start(data_dir, fsync))
+            return EmbeddedServer(data_dir, None, fsync)
+        return EmbeddedServer(data_dir, _start(data_dir, fsync), fsync)
 
 
 @contextmanager
@@ -147,8 +190,16 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
+def _shut_down(socket: Path) -> None:
+    client = _client(socket)
+    with contextlib.suppress(redis.RedisError, OSError):
+        client.shutdown()
+    client.close()
+
+
 def _start(data_dir: Path, fsync: str) -> subprocess.Popen[bytes]:
     (data_dir / SOCKET).unlink(missing_ok=True)
+    (data_dir / LEFT).unlink(missing_ok=True)
     with open(data_dir / "redis.log", "ab") as log:
         log.truncate(0)
         process = subprocess.Popen(

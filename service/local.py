@@ -19,7 +19,8 @@ from typing import Self
 
 import httpx
 
-from service.embedded import ensure
+from service.contract.errors import StoreUnavailable
+from service.embedded import EmbeddedServer, ensure
 from service.settings import Settings
 
 _READY_SECONDS = 90.0
@@ -51,6 +52,7 @@ class Stack:
         for number in range(1, workers + 1):
             self._commands[f"worker-{number}"] = [sys.executable, "-m", "workers"]
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._store: EmbeddedServer | None = None
         self._begun: dict[str, tuple[float, int]] = {}
         self._quick_deaths: Counter[str] = Counter()
         self._exits = contextlib.ExitStack()
@@ -80,7 +82,8 @@ class Stack:
             _check_free(self._settings.host, self._port)
             store = self._settings.store_url
             if self._settings.embedded:
-                store = self._exits.enter_context(ensure(self._settings.data_dir)).url
+                self._store = self._exits.enter_context(ensure(self._settings.data_dir))
+                store = self._store.url
             self._environment = {
                 "LACUNA_TORCH_THREADS": str(self._threads),
                 **os.environ,
@@ -93,7 +96,7 @@ class Stack:
             for name in self._commands:
                 self._start(name)
             self._wait_until_ready()
-        except OSError as error:
+        except (OSError, StoreUnavailable) as error:
             self._exits.close()
             raise StackError(f"the service cannot start: {error}") from error
         except BaseException:
@@ -110,12 +113,24 @@ class Stack:
         self._exits.close()
 
     def supervise(self, pause: float = 1.0) -> None:
-        """Start again whatever ends, until interrupted: a worker ends itself on a broken device."""
+        """Start again whatever ends, the store included, until interrupted.
+
+        Raises:
+            StackError: a process keeps dying, or the store cannot be started.
+        """
         while True:
             time.sleep(pause)
+            self._revive_store()
             for name, child in list(self._children.items()):
                 if child.poll() is not None:
                     self._start_again(name)
+
+    def _revive_store(self) -> None:
+        try:
+            if self._store is not None and self._store.revive():
+                print("the store had ended: it was started again")
+        except StoreUnavailable as error:
+            raise StackError(error.detail) from error
 
     def _start_again(self, name: str) -> None:
         quick = time.monotonic() - self._begun[name][0] < _QUICK_SECONDS

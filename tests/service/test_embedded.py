@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import stat
 import subprocess
@@ -53,14 +54,26 @@ def test_a_running_one_is_reused_and_left_running(short_dir: Path) -> None:
 
 def test_its_starter_leaves_it_to_those_who_still_use_it(short_dir: Path) -> None:
     starter = embedded.ensure(short_dir)
-    user = embedded.ensure(short_dir)
+    user, last = embedded.ensure(short_dir), embedded.ensure(short_dir)
     starter.close()
-    assert client(user).ping()
     user.close()
-    with embedded.ensure(short_dir) as another:
-        assert not another.started
-    client(another).shutdown()
+    assert client(last).ping()
+    last.close()
     assert embedded._LEFT_RUNNING.pop().wait(10) == 0
+    with embedded.ensure(short_dir) as another:
+        assert another.started
+
+
+def test_one_that_was_killed_is_started_again_with_its_data(short_dir: Path) -> None:
+    with embedded.ensure(short_dir, fsync="always") as server:
+        client(server).set("kept", "1")
+        assert not server.revive()
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while not server.revive():
+            assert time.monotonic() < deadline
+        assert client(server).get("kept") == b"1"
 
 
 def test_closing_twice_does_no_harm(short_dir: Path) -> None:
