@@ -21,7 +21,9 @@ class Interval(Wire):
 class DeadZone(Wire):
     """The longest stretch of the prompt to which the model listens less than `threshold`.
 
-    Density 1 is what a model that weighs every position alike would give.
+    Density 1 is what a model that weighs every position alike would give. Both densities are read
+    from the smoothed curve that decides where the zone is, so min_density <= mean_density <
+    threshold.
     """
 
     start: int = Field(ge=0)
@@ -31,9 +33,11 @@ class DeadZone(Wire):
     fraction: Fraction
     """Share of the prompt that lies inside."""
     mean_density: float = Field(ge=0)
+    """Mean of the smoothed density inside."""
     min_density: float = Field(ge=0)
+    """Least smoothed density inside."""
     argmin: int = Field(ge=0)
-    """Position of the least density."""
+    """Position of the least smoothed density."""
     threshold: float = Field(gt=0)
     start_band: Interval | None = None
     """Bootstrap band of `start` over documents; null for a theoretical curve."""
@@ -75,7 +79,9 @@ class Collapse(Wire):
     """The depth limit: does the rollout collapse onto the first token?"""
 
     verdict: str
-    """"finite mixing: no collapse" or "collapses onto the first token"."""
+    """"finite mixing: no collapse" or "collapses onto the first token": for a schedule given by a
+    formula what happens as layers are added without end, for a list of coefficients (a measured
+    model has no other) what has happened at this depth."""
     collapses: bool
     lambda_sum: float = Field(ge=0)
     """Sum of the mixing coefficients over layers; the theorem asks whether it stays finite."""
@@ -88,3 +94,4 @@ class Collapse(Wire):
     row_entropy: float = Field(ge=0)
     """Entropy of the last row in nats; ln n for a uniform curve, 0 after a collapse."""
     evidence: str
+    """First what holds at this depth, then what more layers would do, then the numbers."""

@@ -172,7 +172,7 @@ def collapse(
         f"over {len(kernels)} layers sum lambda = {total:.4g}, sum lambda*delta = {off:.4g}, "
         f"P[n-1,0] = {first:.4g}, P[n-1,n-1] = {last:.4g}"
     )
-    collapses, reason = _verdict(influence.size, causal, off, first, diverges)
+    collapses, reason = _verdict(len(kernels), influence.size, causal, off, first, diverges)
     return Collapse(
         verdict=COLLAPSES if collapses else NO_COLLAPSE,
         collapses=collapses,
@@ -186,21 +186,28 @@ def collapse(
 
 
 def _verdict(
-    length: int, causal: bool, off: float, first: float, diverges: bool | None
+    layers: int, length: int, causal: bool, off: float, first: float, diverges: bool | None
 ) -> tuple[bool, str]:
+    """Whether it collapses, and why: what holds at this depth comes before the limit."""
     if length == 1:
         return False, "a single token has nothing to collapse onto"
     if not causal:
         return False, "the mask is not causal, so no token comes before all others"
     if off == 0:
         return False, "no layer moves weight off the diagonal"
+    reached = first >= COLLAPSED
+    here = (
+        f"at {layers} {'layer' if layers == 1 else 'layers'} the first token holds {first:.4g} of "
+        f"the influence, {'at least' if reached else 'below'} the {COLLAPSED:g} that counts as "
+        "collapsed"
+    )
     if diverges is None:
-        collapses = first >= COLLAPSED
-        relation = "reaches" if collapses else "stays below"
-        return collapses, f"at this depth P[n-1,0] {relation} {COLLAPSED:g}"
+        return reached, f"{here}; a list of coefficients says nothing about further layers"
     if diverges:
-        return True, "the schedule's sum diverges as layers are added"
-    return False, "the schedule's sum converges however many layers are added"
+        tail = "its sum diverges, and influence goes to the first token"
+    else:
+        tail = "its sum converges, and later tokens keep a share"
+    return diverges, f"{here}; as layers are added without end to this schedule, {tail}"
 
 
 def monotone_violation(attention: npt.ArrayLike) -> float:

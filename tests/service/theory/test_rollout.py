@@ -185,6 +185,20 @@ def test_verdict(mixing: np.ndarray, diverges: bool | None, collapses: bool) -> 
     assert "P[n-1,0]" in found.evidence
 
 
+@pytest.mark.parametrize("diverges", [True, False, None])
+@pytest.mark.parametrize("value", [0.02, 0.9])
+def test_evidence_begins_with_what_holds_at_this_depth(value: float, diverges: bool | None) -> None:
+    layers = [kernels.uniform(50)] * 30
+    row = rollout.rollout(layers, rollout.constant(30, value))
+    evidence = rollout.collapse(layers, [value] * 30, row, diverges=diverges).evidence
+    here, rest = evidence.split("; ", 1)
+    assert here.startswith(f"at 30 layers the first token holds {row[0]:.4g} of the influence, ")
+    assert ("at least the 0.9" in here) is bool(row[0] >= 0.9)
+    assert ("below the 0.9" in here) is bool(row[0] < 0.9)
+    assert ("as layers are added without end" in rest) is (diverges is not None)
+    assert ("goes to the first token" in rest) is (diverges is True)
+
+
 def test_no_collapse_without_a_causal_mask_or_onto_oneself() -> None:
     full = [kernels.uniform(9, mask="full")] * 3
     ones = np.ones(3)

@@ -38,12 +38,39 @@ def test_a_u_has_a_zone_that_excludes_both_ends(n: int, depth: float, centre: fl
     assert zone.start <= zone.argmin < zone.end
     assert zone.argmin == pytest.approx(centre * n, abs=max(2, 0.02 * n))
     assert zone.min_density <= zone.threshold
-    assert zone.mean_density * zone.fraction == pytest.approx(Curve(curve).mass(*zone_ends(zone)))
     assert shape(curve).name == "u_shaped"
 
 
-def zone_ends(zone: object) -> tuple[int, int]:
-    return zone.start, zone.end  # type: ignore[attr-defined]
+@given(
+    arrays(np.float64, st.integers(2, 120), elements=st.floats(0, 1e3, allow_subnormal=False)),
+    st.floats(0.05, 3),
+    st.floats(0, 1),
+)
+def test_the_least_the_mean_and_the_threshold_are_in_that_order(
+    curve: np.ndarray, threshold: float, window: float
+) -> None:
+    assume(curve.max() > 1e-3)
+    zone = dead_zone(curve, threshold, window)
+    if zone is not None:
+        assert 0 <= zone.min_density <= zone.mean_density < threshold
+
+
+def test_a_single_loud_token_does_not_lift_the_mean_above_the_threshold() -> None:
+    curve = np.full(300, 0.5)
+    curve[:30] = curve[-30:] = 3.0
+    curve[150] = 3.0
+    zone = dead_zone(curve)
+    assert zone is not None
+    assert zone.start < 150 < zone.end
+    assert zone.min_density < zone.mean_density < zone.threshold
+
+
+def test_a_u_is_told_by_its_middle_even_where_the_start_has_less_than_an_even_share() -> None:
+    curve = np.full(100, 0.7)
+    curve[:10], curve[-10:] = 0.9, 3.5
+    named = shape(curve)
+    assert named.primacy_excess < 0
+    assert named.name == "u_shaped"
 
 
 @given(
