@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from service.contract.base import Digest, Wire
 from service.contract.curves import DeadZone
@@ -17,12 +17,23 @@ MAX_TOKENS = 1_000_000
 MAX_CHUNK_CHARACTERS = 2_000_000
 MAX_DENSITY = 131_072
 
+DIGITS = 6
+"""Significant digits of the numbers in an answer."""
+
 Objective = Literal["mean_visibility", "total_mass", "worst_case"]
 Source = Literal["needle", "last_token_attention", CurveSource]
 """A curve of a profile: retrieval by depth, attention, or what `views.Source` names."""
 Tokens = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
 Slot = Annotated[int, Field(ge=0, le=MAX_CHUNKS)]
 Number = Annotated[float, Field(ge=-1e12, le=1e12)]
+
+
+def rounded(value: float) -> float:
+    """To DIGITS significant digits; keeps order and equality."""
+    return float(f"{value:.{DIGITS}g}")
+
+
+Rounded = Annotated[float, AfterValidator(rounded)]
 
 
 class Chunk(Wire):
@@ -71,7 +82,7 @@ class PlacementRequest(Wire):
     density: (
         Annotated[
             list[Annotated[float, Field(ge=0, le=1e12)]],
-            Field(min_length=1, max_length=MAX_DENSITY),
+            Field(fail_fast=True, min_length=1, max_length=MAX_DENSITY),
         ]
         | None
     ) = None
@@ -85,7 +96,7 @@ class PlacementRequest(Wire):
     """Which curve of the profile (a `density` is its own). Default: `needle` where it was measured,
     else `measured`."""
 
-    chunks: list[Chunk] = Field(max_length=MAX_CHUNKS)
+    chunks: Annotated[list[Chunk], Field(fail_fast=True, max_length=MAX_CHUNKS)]
     """In the caller's order of preference, which settles ties."""
     higher_is_better: bool = True
     """False for distances."""
@@ -137,12 +148,14 @@ class Placed(Wire):
     offset: int
     """Tokens before it."""
     tokens: int
-    visibility: float
+    visibility: Rounded
     """Mean density over its tokens: 1 is what uniform attention would give."""
-    mass: float
+    mass: Rounded
     """Share of all influence that falls on it: visibility x tokens / prompt."""
     in_dead_zone: bool
-    """Whether most of it lies in the dead zone."""
+    """Whether it is heard badly because of the dead zone: it shares tokens with the zone and its
+    visibility is below the zone's threshold. A chunk that touches the zone but is heard well is
+    not in it."""
 
 
 class Gain(Wire):
@@ -151,9 +164,9 @@ class Gain(Wire):
     The others keep the same pins and groups. Null where the other order is worth nothing.
     """
 
-    given: float | None
-    relevance_first: float | None
-    zigzag: float | None
+    given: Rounded | None
+    relevance_first: Rounded | None
+    zigzag: Rounded | None
     """Over the better of the two families of zigzag that reorderers use."""
 
 
@@ -164,12 +177,12 @@ class Confidence(Wire):
     basis: Literal["needle", "measured", "prediction", "theory", "given"]
     """Retrieval measured; influence measured; a prediction beside a measurement; architecture
     alone; or the caller's own density."""
-    noise: float | None
+    noise: Rounded | None
     """Split-half Wasserstein distance of the measurement, on positions scaled to [0, 1]."""
     profile_tokens: int | None
     """Length at which the curve was measured; null for one without a length of its own."""
     prompt_tokens: int
-    spearman_needle_influence: float | None
+    spearman_needle_influence: Rounded | None
     """Rank agreement of the retrieval and the influence curve, where both were measured."""
     reasons: list[str]
 
@@ -178,27 +191,30 @@ class Suggestion(Wire):
     """Something that reordering alone cannot do."""
 
     kind: Literal["book_end", "split_query"]
+    """`book_end`: a second copy of a chunk of the dead zone at an end of the chunks, where it is
+    heard above the threshold and better than now, and the whole is worth more. `split_query`: ask
+    more than once with fewer chunks each."""
     chunk_id: str | None
     detail: str
 
 
 class PlacementResponse(Wire):
-    """The order, what it is worth, and how sure that is."""
+    """The order, what it is worth, and how sure that is. Numbers have 6 significant digits."""
 
     order: list[str]
     placements: list[Placed]
     """In order."""
     dropped: list[str]
     """Ids that did not fit, in the caller's order."""
-    value: float
+    value: Rounded
     """The objective: sum of relevance x visibility (or x mass), or the worst visibility."""
-    mean_visibility: float
+    mean_visibility: Rounded
     """Relevance-weighted mean of the visibilities; 1 is what uniform attention would give."""
     gain: Gain
     method: Literal["exact", "heuristic"]
-    upper_bound: float
+    upper_bound: Rounded
     """No order of these chunks is worth more; equal to `value` when exact."""
-    gap: float
+    gap: Rounded
     """upper_bound / value - 1: at most this much is left."""
     relevance: Literal["as_given", "shifted", "inverted"]
     """Negative scores are shifted, and distances turned round, so that the worst counts 0."""
@@ -207,7 +223,8 @@ class PlacementResponse(Wire):
     profile_id: str | None
     prompt_tokens: int
     extrapolated: bool
-    """Whether the profile was measured at another length than this prompt's."""
+    """Whether the profile was measured at another length than this prompt's, by however little;
+    `confidence.reasons` says how much that matters."""
     exceeds_context: bool | None
     """Whether the prompt is longer than the model's configuration declares; null if unknown."""
     dead_zone: DeadZone | None

@@ -1,4 +1,4 @@
-"""What a placement answer says beside the order: visibilities, gains, dead zone, suggestions."""
+"""What a placement answer says beside the order: visibilities, gains, dead zone, confidence."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from service.contract.placements import (
     Placed,
     PlacementRequest,
     PlacementResponse,
-    Suggestion,
+    rounded,
 )
 from service.theory import placement
 from service.usecases.placement_curves import PlacementCurve
+from service.usecases.placement_suggestions import suggest
 from service.usecases.views import zone_of
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 Rule = Literal["as_given", "shifted", "inverted"]
 
-DEAD_SHARE = 1 / 3
-"""Share of the relevance in the dead zone from which reordering alone does not help enough."""
 _ZONE_BINS = 1_024
 
 
@@ -64,7 +63,7 @@ def respond(
         extrapolated=curve.extrapolated(length),
         exceeds_context=None if curve.max_length is None else length > curve.max_length,
         dead_zone=zone,
-        suggestions=_suggestions(problem, order, placed, length),
+        suggestions=suggest(request, curve, problem, order, placed),
         confidence=curve.confidence(length),
         warnings=[*curve.warnings, *_too_long(curve, length)],
     )
@@ -82,10 +81,10 @@ def _placed(
         strict=True,
     )
     for chunk, offset, tokens, visibility in columns:
-        inside = False
-        if zone is not None:
-            shared = min(offset + tokens, zone.end) - max(offset, zone.start)
-            inside = 2 * shared > tokens if tokens else zone.start <= offset < zone.end
+        # A chunk may be heard well although it touches the zone, and its own density is not
+        # smoothed: only one that is heard badly counts.
+        touches = zone is not None and offset < zone.end and offset + max(tokens, 1) > zone.start
+        inside = touches and zone is not None and rounded(visibility) < zone.threshold
         placed.append(
             Placed(
                 id=ids[chunk],
@@ -118,40 +117,6 @@ def _dead_zone(cumulative: F64, length: int, threshold: float) -> DeadZone | Non
             "fraction": (end - start) / length,
         }
     )
-
-
-def _suggestions(
-    problem: placement.Problem, order: I64, placed: list[Placed], length: int
-) -> list[Suggestion]:
-    """What else to do when much of the relevance ends up in the dead zone."""
-    relevance = problem.relevance[order]
-    dead = np.array([one.in_dead_zone for one in placed], dtype=bool)
-    share = float(relevance[dead].sum()) / max(float(relevance.sum()), 1e-300)
-    if dead.sum() < 2 or share < DEAD_SHARE:
-        return []
-    best = int(np.argmax(order == problem.ranking[0]))
-    first, last = placed[0], placed[-1]
-    at_end = first.visibility >= last.visibility
-    end = "last" if at_end else "first"
-    chunk = placed[best]
-    start = last.offset + last.tokens - chunk.tokens if at_end else first.offset
-    span = max(chunk.tokens, 1)
-    mass = problem.cumulative[start + span] - problem.cumulative[start]
-    seen = float(mass) * length / span
-    text = f"{share:.0%} of the relevance lies in the dead zone, whatever the order"
-    return [
-        Suggestion(
-            kind="book_end",
-            chunk_id=chunk.id,
-            detail=f"{text}: repeat the most relevant chunk as the {end} one, where a chunk of its "
-            f"length has visibility {seen:.3g}",
-        ),
-        Suggestion(
-            kind="split_query",
-            chunk_id=None,
-            detail=f"{text}: ask {2 if share < 2 / 3 else 3} times with a part of the chunks each",
-        ),
-    ]
 
 
 def _gains(problem: placement.Problem, value: float) -> Gain:
