@@ -17,7 +17,7 @@ from service.api.problems import problem
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _MAX_BUCKETS = 10_000
 PUBLIC = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
-PUBLIC_PREFIXES = ("/docs/", "/assets/")
+PUBLIC_PREFIXES = ("/docs/", "/assets/", "/problems/")
 """Answered without a key: nothing there depends on who asks."""
 
 

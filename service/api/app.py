@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
@@ -17,13 +16,15 @@ from starlette.middleware import Middleware
 
 from service.api import docs, openapi
 from service.api.access import Keys
-from service.api.bodies import BodyInvalid, MediaTypeRefused
+from service.api.bodies import BodyInvalid, BodyTooSlow, MediaTypeRefused
 from service.api.dependencies import Services, State
 from service.api.export import Memory
 from service.api.metrics import Metrics
 from service.api.middleware import BodyLimit, CachedProfiles, Edge
+from service.api.pools import Pool
 from service.api.problems import (
     on_body_invalid,
+    on_body_too_slow,
     on_http_exception,
     on_invalid,
     on_lacuna_error,
@@ -36,6 +37,7 @@ from service.api.routes import (
     models,
     page,
     placements,
+    problem_types,
     profiles,
     rollouts,
 )
@@ -55,6 +57,7 @@ from service.usecases.profiles import Policy, Profiles
 from service.usecases.token_counts import TokenCounts
 
 log = logging.getLogger("lacuna.api")
+_READERS = 2
 DESCRIPTION = (
     "Measures and predicts where in a prompt a language model listens, and where it does not. "
     "Errors are problem documents (RFC 9457) with a stable `code`."
@@ -89,7 +92,7 @@ def create_app(settings: Settings) -> Gateway:
                 house.cancel()
                 await asyncio.wait({house}, timeout=0.1)
             await services.profiles.jobs.close()
-            services.pool.shutdown(wait=False, cancel_futures=True)
+            services.close()
             await services.client.aclose()
 
     app = Gateway(
@@ -117,12 +120,23 @@ def create_app(settings: Settings) -> Gateway:
         exception_handlers={
             LacunaError: on_lacuna_error,
             BodyInvalid: on_body_invalid,
+            BodyTooSlow: on_body_too_slow,
             MediaTypeRefused: on_media_type,
             RequestValidationError: on_invalid,
             HTTPException: on_http_exception,
         },
     )
-    for routes in (profiles, jobs, rollouts, placements, comparisons, models, health, page):
+    for routes in (
+        profiles,
+        jobs,
+        rollouts,
+        placements,
+        comparisons,
+        models,
+        health,
+        page,
+        problem_types,
+    ):
         app.include_router(routes.router)
     docs.mount(app)
     return app
@@ -185,5 +199,10 @@ def _services(settings: Settings, metrics: Metrics, memory: Memory) -> Services:
         tokens=TokenCounts(TokenizerStore(client)),
         memory=memory,
         metrics=metrics,
-        pool=ThreadPoolExecutor(settings.theory_threads, thread_name_prefix="theory"),
+        theory=Pool("theory", settings.theory_threads),
+        placing=Pool("placing", 1),
+        reading=Pool("reading", _READERS),
+        # One thread: a parser keeps the interpreter to itself, and two would take turns without
+        # ever letting the event loop in.
+        bodies=Pool("bodies", 1),
     )

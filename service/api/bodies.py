@@ -2,7 +2,8 @@
 
 FastAPI parses with `json.loads`, which takes NaN, lone surrogates and duplicate keys, and answers
 bytes that are not UTF-8 with a server error. Here pydantic's parser (RFC 8259 only, bounded
-nesting) reads the bytes, and a second pass refuses objects that give one key twice.
+nesting) reads the bytes, and a second pass refuses objects that give one key twice. Long bodies
+are read in a thread, after `json_bounds` has counted what they hold.
 """
 
 from __future__ import annotations
@@ -16,15 +17,28 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from starlette.requests import Request
 
+from service.api import json_bounds, wording
+from service.api.pools import Pool
 from service.contract.errors import InvalidRequest
 
 BodyModel = TypeVar("BodyModel", bound=BaseModel)
 REQUEST_MODELS: set[type[BaseModel]] = set()
 """Every model that is read here; the OpenAPI document takes their schemas from this set."""
+_MAX_ERRORS = 100
+"""More are neither told nor counted."""
 
 
 class MediaTypeRefused(Exception):
-    """The body is not declared to be JSON."""
+    """The body is not declared to be JSON, or to be encoded."""
+
+    def __init__(self, field: str, detail: str) -> None:
+        super().__init__(detail)
+        self.field = field
+        self.detail = detail
+
+
+class BodyTooSlow(Exception):
+    """The body does not arrive."""
 
 
 class BodyInvalid(Exception):
@@ -44,9 +58,12 @@ def body_of(model: type[BodyModel]) -> Callable[[Request], Awaitable[BodyModel]]
     REQUEST_MODELS.add(model)
 
     async def read(request: Request) -> BodyModel:
-        if not _is_json(request.headers.get("content-type")):
-            raise MediaTypeRefused
-        return parse(model, await request.body())
+        _check_media_type(request)
+        raw = await request.body()
+        if len(raw) <= json_bounds.SMALL_BYTES:
+            return parse(model, raw)
+        pool: Pool = request.state.services.bodies
+        return await pool.run(parse, model, raw)
 
     return read
 
@@ -61,23 +78,32 @@ def parse(model: type[BodyModel], raw: bytes) -> BodyModel:
     """A model from JSON bytes.
 
     Raises:
-        InvalidRequest: not JSON, or a key twice in one object.
+        InvalidRequest: not JSON, too many values, or a key twice in one object.
         BodyInvalid: JSON of the wrong shape.
     """
+    json_bounds.check(raw)
     try:
         value = model.model_validate_json(raw)
     except ValidationError as error:
-        errors = error.errors(include_url=False, include_input=False, include_context=False)
+        errors = error.errors(include_url=False, include_input=False)
         if errors[0]["type"] == "json_invalid":
             _refuse(errors[0]["msg"].removeprefix("Invalid JSON: "))
         document = from_json(raw, allow_inf_nan=True)
-        raise BodyInvalid([{**e, "loc": _path(e, document)} for e in errors]) from None
+        raise BodyInvalid([_told(e, model, document) for e in errors[:_MAX_ERRORS]]) from None
     try:
         # The bytes are valid JSON of bounded depth by now, so this cannot fail otherwise.
-        json.loads(raw, object_pairs_hook=_unique)
+        json.loads(json_bounds.without_numbers(raw), object_pairs_hook=_unique)
     except _Duplicate as error:
         raise InvalidRequest(f"the key is given twice: {error}", field=str(error)) from None
     return value
+
+
+def _told(error: Mapping[str, Any], model: type[BaseModel], document: Any) -> dict[str, Any]:
+    """An item of pydantic's list, in the caller's terms."""
+    told = {**error, "loc": _path(error, document)}
+    if error["type"] == "extra_forbidden":
+        told["msg"] = wording.unknown_field(model, error["loc"])
+    return told
 
 
 def _path(error: Mapping[str, Any], document: Any) -> tuple[str | int, ...]:
@@ -110,6 +136,20 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse(reason: str) -> NoReturn:
     raise InvalidRequest(f"the body is not valid JSON: {reason}", field="body")
+
+
+def _check_media_type(request: Request) -> None:
+    """Refuse what is not plain JSON, by its headers.
+
+    Raises:
+        MediaTypeRefused: another type, or an encoding.
+    """
+    if not _is_json(request.headers.get("content-type")):
+        detail = "the body must be JSON: Content-Type: application/json"
+        raise MediaTypeRefused("content-type", detail)
+    encodings = ",".join(request.headers.getlist("content-encoding"))
+    if any(name.strip().lower() not in ("", "identity") for name in encodings.split(",")):
+        raise MediaTypeRefused("content-encoding", "the body must not be compressed or encoded")
 
 
 def _is_json(content_type: str | None) -> bool:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypedDict, TypeVar
+from functools import partial
+from typing import Annotated, TypedDict
 
 import redis.asyncio
 from fastapi import Depends, Header, Path, Query, Request
 
 from service.api.export import Caching, Key, Memory, Representation, represent
 from service.api.metrics import Metrics
-from service.contract.errors import QueueFull
+from service.api.negotiation import wait_of
+from service.api.pools import Pool
+from service.contract.base import DIGEST_PATTERN
 from service.contract.jobs import Job
 from service.contract.views import MAX_BINS
 from service.render import profile_png, profile_svg
@@ -23,12 +23,8 @@ from service.usecases import views
 from service.usecases.profiles import Profiles
 from service.usecases.token_counts import TokenCounts
 
-T = TypeVar("T")
-_WAIT = re.compile(r"""wait\s*=\s*"?(\d{1,6})"?""", re.IGNORECASE)
 _DRAWN_POSITIONS = 1_024
 """More points than pixels would only make the file larger."""
-_THEORY_BACKLOG = 64
-ID = r"[0-9a-f]{32}"
 
 
 @dataclass
@@ -41,8 +37,10 @@ class Services:
     tokens: TokenCounts
     memory: Memory
     metrics: Metrics
-    pool: Executor
-    _computing: int = 0
+    theory: Pool
+    placing: Pool
+    reading: Pool
+    bodies: Pool
     _making: dict[Key, asyncio.Future[Representation]] = field(default_factory=dict)
 
     @property
@@ -50,19 +48,10 @@ class Services:
         """Profiles may be shared by caches only while everybody may read them."""
         return Caching(private=bool(self.settings.api_keys))
 
-    async def compute(self, call: Callable[..., T], *arguments: Any) -> T:
-        """Run a computation in the pool.
-
-        Raises:
-            QueueFull: too many wait for the pool already.
-        """
-        if self._computing >= _THEORY_BACKLOG:
-            raise QueueFull("too many computations at once", retry_after=1.0)
-        self._computing += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self.pool, call, *arguments)
-        finally:
-            self._computing -= 1
+    def close(self) -> None:
+        """Let go of what waits for a thread."""
+        for pool in (self.theory, self.placing, self.reading, self.bodies):
+            pool.close()
 
     async def representation(
         self, profile_id: str, form: str = "json", bins: int | None = None
@@ -80,16 +69,28 @@ class Services:
         making = self._making.get(key)
         if making is None:
             making = self._making[key] = asyncio.ensure_future(self._make(key))
-            making.add_done_callback(lambda done: self._making.pop(key, None))
+            making.add_done_callback(partial(self._made, key))
         # One caller who goes away does not take the bytes from the others.
         return await asyncio.shield(making)
 
     async def _make(self, key: Key) -> Representation:
         profile_id, form, bins = key
         document = await self.profiles.load(profile_id)
-        kept = await self.compute(_represent, document, form, bins, self.caching)
-        self.memory.put(key, kept)
-        return kept
+        return await self.reading.run(_represent, document, form, bins, self.caching)
+
+    def _made(self, key: Key, done: asyncio.Future[Representation]) -> None:
+        """Keep what was made, unless the profile was forgotten meanwhile."""
+        if self._making.get(key) is not done:
+            return
+        del self._making[key]
+        if not done.cancelled() and done.exception() is None:
+            self.memory.put(key, done.result())
+
+    def forget(self, profile_id: str) -> None:
+        """Drop every representation of a profile, made or in the making."""
+        self.memory.forget(profile_id)
+        for key in [key for key in self._making if key[0] == profile_id]:
+            del self._making[key]
 
 
 def _represent(document: bytes, form: str, bins: int | None, caching: Caching) -> Representation:
@@ -136,10 +137,9 @@ async def _wait(
         Header(description="`wait=SECONDS`: answer when the job ends, at latest then (RFC 7240)."),
     ] = None,
 ) -> float:
-    found = _WAIT.search(prefer) if prefer else None
-    if found is None:
-        return 0.0
-    return min(float(found[1]), (await _services(request)).settings.max_wait_seconds)
+    # `prefer` is what the OpenAPI document shows; a field that is sent twice is one list.
+    asked = wait_of(",".join(request.headers.getlist("prefer"))) if prefer else 0.0
+    return min(asked, (await _services(request)).settings.max_wait_seconds)
 
 
 async def _job(job_id: JobId, services: ServicesHere, owner: Owner) -> Job:
@@ -150,9 +150,9 @@ ServicesHere = Annotated[Services, Depends(_services)]
 Owner = Annotated[str | None, Depends(_owner)]
 RequestId = Annotated[str, Depends(_request_id)]
 Wait = Annotated[float, Depends(_wait)]
-JobId = Annotated[str, Path(pattern=f"^{ID}$", description="Id of a job.")]
+JobId = Annotated[str, Path(pattern=DIGEST_PATTERN, description="Id of a job.")]
 OwnJob = Annotated[Job, Depends(_job)]
-ProfileId = Annotated[str, Path(pattern=f"^{ID}$", description="Id of a profile.")]
+ProfileId = Annotated[str, Path(pattern=DIGEST_PATTERN, description="Id of a profile.")]
 Bins = Annotated[
     int | None,
     Query(ge=1, le=MAX_BINS, description="Resample every curve to so many bins, mass for mass."),

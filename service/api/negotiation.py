@@ -1,4 +1,4 @@
-"""Which representation a request asks for: Accept, Accept-Encoding, If-None-Match (RFC 9110)."""
+"""What request headers ask for: Accept, Accept-Encoding, If-None-Match (RFC 9110), Prefer (7240)."""
 
 from __future__ import annotations
 
@@ -87,9 +87,29 @@ def _quality(parameters: list[str]) -> float:
     return 1.0
 
 
-_TAG = re.compile(rb'(?:W/)?("[^"]*")')
+_TAG = re.compile(rb'("[\x21\x23-\x7e\x80-\xff]*")')
+_ONE = rb'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"'
+_TAGS = re.compile(rb"[ \t,]*" + _ONE + rb"(?:[ \t]*,[ \t,]*" + _ONE + rb")*[ \t,]*")
 
 
 def matches(if_none_match: bytes, etag: bytes) -> bool:
-    """Weak comparison, as If-None-Match has it (RFC 9110, 13.1.2)."""
-    return if_none_match.strip() == b"*" or etag in _TAG.findall(if_none_match)
+    """Weak comparison, as If-None-Match has it (RFC 9110, 13.1.2); a malformed list matches none."""
+    if if_none_match.strip() == b"*":
+        return True
+    return bool(_TAGS.fullmatch(if_none_match)) and etag in _TAG.findall(if_none_match)
+
+
+_PREFERENCE = re.compile(r"""(?:[^,"]|"(?:[^"\\]|\\.)*(?:"|$))+""")
+_WAIT = re.compile(r"""\s*wait\s*=\s*(?:(\d{1,18})|"(\d{1,18})")\s*""", re.IGNORECASE | re.ASCII)
+
+
+def wait_of(prefer: str) -> float:
+    """Seconds of the first `wait` among the preferences; 0 without one.
+
+    A parameter of another preference, as in `handling=lenient; wait=2`, is none.
+    """
+    for preference in _PREFERENCE.findall(prefer):
+        found = _WAIT.fullmatch(preference.partition(";")[0])
+        if found is not None:
+            return float(found[1] or found[2])
+    return 0.0

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
+from inspect import cleandoc
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
@@ -17,7 +18,8 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import Scope
 
-from service.api.bodies import BodyInvalid
+from service.api import wording
+from service.api.bodies import BodyInvalid, MediaTypeRefused
 from service.contract.errors import BY_CODE, LacunaError
 
 MEDIA_TYPE = "application/problem+json"
@@ -49,8 +51,16 @@ STATUS: dict[str, int] = {
     # Known to HTTP alone, so not in the error tree:
     "method_not_allowed": 405,
     "not_acceptable": 406,
+    "request_timeout": 408,
     "unsupported_media_type": 415,
     "not_ready": 503,
+}
+_HTTP_MEANING = {
+    "method_not_allowed": "This address knows other methods; `Allow` lists them.",
+    "request_timeout": "The body did not arrive in time.",
+    "not_acceptable": "`Accept` names no format in which this can be answered.",
+    "unsupported_media_type": "The body is not declared to be JSON, or to be encoded.",
+    "not_ready": "Redis does not answer, or no worker lives.",
 }
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 406: "not_acceptable"}
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -86,6 +96,31 @@ class Problem(BaseModel):
     request_id: str
 
 
+class ProblemType(BaseModel):
+    """What a problem's `type` address tells: all there is to know about a code."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    retryable: bool
+    meaning: str
+
+
+def problem_type(code: str) -> ProblemType:
+    """The entry of a code of STATUS; its meaning is the docstring of its class."""
+    known = BY_CODE.get(code)
+    status = STATUS[code]
+    return ProblemType(
+        type=f"/problems/{code}",
+        title=code.replace("_", " ").capitalize(),
+        status=status,
+        code=code,
+        retryable=known.retryable if known is not None else status >= 500,
+        meaning=_HTTP_MEANING[code] if known is None else cleandoc(known.__doc__ or ""),
+    )
+
+
 def problem(
     scope: Scope,
     code: str,
@@ -107,15 +142,15 @@ def problem(
         retry_after: seconds for the Retry-After header.
         members: extension members.
     """
-    status = STATUS[code]
-    known = BY_CODE.get(code)
+    kind = problem_type(code)
+    status = kind.status
     document = {
-        "type": f"/problems/{code}",
-        "title": code.replace("_", " ").capitalize(),
+        "type": kind.type,
+        "title": kind.title,
         "status": status,
         "detail": _clean(detail),
         "code": code,
-        "retryable": known.retryable if known is not None else status >= 500,
+        "retryable": kind.retryable,
         "errors": [
             {"field": _clean(field), "message": _clean(message)}
             for field, message in errors[:_MAX_ERRORS]
@@ -165,10 +200,23 @@ async def on_body_invalid(request: Request, error: Exception) -> Response:
 
 
 async def on_media_type(request: Request, error: Exception) -> Response:
-    """Handler for a body that is not declared as JSON."""
-    detail = "the body must be JSON: Content-Type: application/json"
-    errors = [("content-type", detail)]
-    return problem(request.scope, "unsupported_media_type", detail, errors=errors)
+    """Handler for a body that is not declared as plain JSON."""
+    assert isinstance(error, MediaTypeRefused)
+    errors = [(error.field, error.detail)]
+    # Which encodings a retry may use (RFC 9110, 12.5.3).
+    headers = {"Accept-Encoding": "identity"} if error.field == "content-encoding" else {}
+    return problem(
+        request.scope, "unsupported_media_type", error.detail, errors=errors, headers=headers
+    )
+
+
+async def on_body_too_slow(request: Request, error: Exception) -> Response:
+    """Handler for a body that does not arrive; the rest of it is not waited for."""
+    detail = "the body did not arrive in time"
+    errors = [("body", detail)]
+    return problem(
+        request.scope, "request_timeout", detail, errors=errors, headers={"Connection": "close"}
+    )
 
 
 async def on_invalid(request: Request, error: Exception) -> Response:
@@ -204,7 +252,7 @@ def field_errors(items: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
     pairs = []
     for item in items:
         path = [str(part) for part in item["loc"]]
-        message = str(item["msg"]).removeprefix("Value error, ")
+        message = wording.message(item)
         # A rule about several fields is reported at their parent; its sentence begins with one.
         named = _NAMED_FIELD.match(message)
         if item["type"] == "value_error" and named:

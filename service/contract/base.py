@@ -8,8 +8,19 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+PATTERN_WORDS: dict[str, str] = {}
+"""What each pattern stands for: a refusal says this instead of the regular expression."""
+
+
+def pattern(expression: str, words: str) -> str:
+    """The expression, for a field's `pattern`; `words` are what a refusal says."""
+    PATTERN_WORDS[expression] = words
+    return expression
+
+
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+DIGEST_PATTERN = pattern(r"^[0-9a-f]{32}$", "an id is 32 hex digits (0-9, a-f)")
+Digest = Annotated[str, Field(pattern=DIGEST_PATTERN)]
 """Identifier of jobs and profiles: the first 128 bits of a SHA-256, in hex."""
 
 

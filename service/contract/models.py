@@ -6,12 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from service.contract.base import Wire
+from service.contract.base import Wire, pattern
 
 # A hub id is `name` or `owner/name`; `local:`, `demo:`, `preset:` are ours. A path never matches:
 # no leading slash or dot, no "..", no percent sign, at most one slash.
 _SEGMENT = r"[A-Za-z0-9][A-Za-z0-9_\-]*(?:\.[A-Za-z0-9_\-]+)*"
-MODEL_ID_PATTERN = rf"^(?:(?:local|demo|preset):{_SEGMENT}|{_SEGMENT}(?:/{_SEGMENT})?)$"
+MODEL_ID_PATTERN = pattern(
+    rf"^(?:(?:local|demo|preset):{_SEGMENT}|{_SEGMENT}(?:/{_SEGMENT})?)$",
+    "a model is a hub id (`name` or `owner/name`), `local:NAME`, `demo:NAME` or `preset:NAME`; "
+    "names have letters, digits and . _ -",
+)
 
 
 def _is_a_name(value: str) -> str:

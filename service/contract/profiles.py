@@ -6,13 +6,21 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from service.contract.base import Digest, Fraction, Wire, digest
+from service.contract.base import Digest, Fraction, Wire, digest, pattern
 from service.contract.curves import Collapse, DeadZone, Force, Shape
 from service.contract.models import ModelDescription, ModelId
 
 MAX_SEQUENCE_LENGTH = 131_072
 MAX_DOCUMENTS = 4_096
 MAX_TEXT_CHARACTERS = 2_000_000
+_NAME_PATTERN = pattern(
+    r"^[A-Za-z0-9][A-Za-z0-9_\-.]{0,99}$",
+    "a corpus is the name of a folder: up to 100 letters, digits and . _ -",
+)
+_REVISION_PATTERN = pattern(
+    r"^[A-Za-z0-9][A-Za-z0-9_\-./]{0,127}$",
+    "a revision is a commit, branch or tag: up to 128 letters, digits and . _ - /",
+)
 
 Objective = Literal["argmax_probability", "jacobian", "target_logprob"]
 PredictionName = Literal[
@@ -26,17 +34,19 @@ PredictionName = Literal[
 ]
 PREDICTION_NAMES: tuple[PredictionName, ...] = get_args(PredictionName)
 
+_Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARACTERS)]
+
 
 class Documents(Wire):
     """What the model reads while measured; each document has exactly `sequence_length` tokens."""
 
     source: Literal["builtin", "random_tokens", "inline", "corpus"] = "builtin"
     count: int = Field(default=16, ge=1, le=MAX_DOCUMENTS)
-    texts: list[Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARACTERS)]] | None = Field(
-        default=None, min_length=1, max_length=MAX_DOCUMENTS
-    )
+    texts: (
+        Annotated[list[_Text], Field(fail_fast=True, min_length=1, max_length=MAX_DOCUMENTS)] | None
+    ) = None
     """The documents themselves, for `inline`; never stored, never returned."""
-    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_\-.]{0,99}$")
+    name: str | None = Field(default=None, pattern=_NAME_PATTERN)
     """Folder below the operator's corpus folder, for `corpus`."""
 
     @model_validator(mode="after")
@@ -60,7 +70,7 @@ class ProfileRequest(Wire):
 
     model: ModelId
     """Hub id, `local:NAME`, `demo:NAME` or `preset:NAME` (an architecture; random weights only)."""
-    revision: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_\-./]{0,127}$")
+    revision: str | None = Field(default=None, pattern=_REVISION_PATTERN)
     weights: Literal["pretrained", "random"] = "pretrained"
     """`random` is the papers' step 0: the architecture before any training."""
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
@@ -72,7 +82,10 @@ class ProfileRequest(Wire):
     """Continuation whose log-probability is differentiated, for `target_logprob`."""
     probes: int = Field(default=4, ge=1, le=256)
     """Random cotangents per document, for `jacobian`."""
-    predictions: list[PredictionName] | None = Field(default=None, max_length=len(PREDICTION_NAMES))
+    predictions: (
+        Annotated[list[PredictionName], Field(fail_fast=True, max_length=len(PREDICTION_NAMES))]
+        | None
+    ) = None
     """Default: every prediction that the model supports."""
     positional_encoding: Literal["on", "off"] = "on"
     content_scale: Literal["model", "raw"] = "model"

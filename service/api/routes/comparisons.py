@@ -6,14 +6,15 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from service.api.dependencies import ID, ServicesHere
+from service.api.dependencies import ServicesHere
 from service.api.openapi import problems
+from service.contract.base import DIGEST_PATTERN
 from service.contract.views import Comparison, Source
 from service.usecases import views
 from service.usecases.comparisons import compare as compare_profiles
 
 router = APIRouter(prefix="/v1/comparisons", tags=["profiles"])
-_Id = Annotated[str, Query(pattern=f"^{ID}$", description="Id of a profile.")]
+_Id = Annotated[str, Query(pattern=DIGEST_PATTERN, description="Id of a profile.")]
 
 
 @router.get("", summary="Compare two profiles", responses=problems(401, 404, 422, 429, 503))
@@ -26,6 +27,6 @@ async def compare(
 ) -> Comparison:
     """Distance, and how dead zone, primacy and recency change from `a` to `b`."""
     first, second = await services.profiles.load(a), await services.profiles.load(b)
-    return await services.compute(
+    return await services.reading.run(
         lambda: compare_profiles(views.parse(first), views.parse(second), source=source, bins=bins)
     )

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from service.api.bodies import body_of, openapi_body
 from service.api.dependencies import (
-    ID,
     Bins,
     Owner,
     ProfileId,
@@ -19,10 +18,11 @@ from service.api.dependencies import (
     Wait,
 )
 from service.api.export import RepresentationResponse
-from service.api.negotiation import FORMATS, choose
+from service.api.negotiation import FORMATS, Conditions, choose
 from service.api.openapi import problems
 from service.api.problems import from_failure, of_error, problem
-from service.contract.errors import LacunaError
+from service.contract.base import pattern
+from service.contract.errors import LacunaError, RouteNotFound
 from service.contract.jobs import Job
 from service.contract.models import ModelId
 from service.contract.profiles import Profile, ProfilePage, ProfileRequest
@@ -31,7 +31,11 @@ from service.usecases import views
 
 router = APIRouter(prefix="/v1/profiles", tags=["profiles"])
 MAX_LIST = 100
-_ADDRESS = rf"^({ID})(?:\.(json|csv|svg|png))?$"
+_ADDRESS = pattern(
+    r"^[0-9a-f]{32}(?:\..*)?$",
+    "an id is 32 hex digits (0-9, a-f); .json, .csv, .svg or .png may follow",
+)
+_CURSOR = pattern(r"^[A-Za-z0-9_\-]+$", "a cursor is what `next` of the page before says")
 _RETRY_SECONDS = 2
 
 
@@ -84,7 +88,7 @@ async def listing(
     services: ServicesHere,
     model: Annotated[ModelId | None, Query(description="Only of this model.")] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_LIST)] = 20,
-    cursor: Annotated[str | None, Query(max_length=120, pattern=r"^[A-Za-z0-9_\-]+$")] = None,
+    cursor: Annotated[str | None, Query(max_length=120, pattern=_CURSOR)] = None,
 ) -> ProfilePage:
     """Summaries, newest first; `next` is the cursor of the following page."""
     return await services.profiles.store.list(model, limit, cursor)
@@ -117,11 +121,14 @@ async def read(
     bins: Bins = None,
 ) -> Response:
     """JSON, CSV, SVG or PNG of a profile. Immutable: keep it as long as you wish."""
-    identifier, _, suffix = profile_id.partition(".")
-    form = suffix or choose(request.headers.get("accept", "").encode("latin-1"))
+    identifier, dot, suffix = profile_id.partition(".")
+    if dot and suffix not in FORMATS:
+        raise RouteNotFound("there is nothing at this address")
+    form = suffix or choose(Conditions.of(request.scope).accept)
     if form is None:
         offered = ", ".join(media.partition(";")[0] for media in FORMATS.values())
-        return problem(request.scope, "not_acceptable", f"offered are {offered}")
+        headers = {"Vary": "Accept"}
+        return problem(request.scope, "not_acceptable", f"offered are {offered}", headers=headers)
     return RepresentationResponse(await services.representation(identifier, form, bins))
 
 
@@ -134,7 +141,9 @@ async def dead_zone(
 ) -> DeadZoneView:
     """The dead zone for another threshold, or of a prediction."""
     document = await services.profiles.load(profile_id)
-    return await services.compute(lambda: views.dead_zone(views.parse(document), threshold, source))
+    return await services.reading.run(
+        lambda: views.dead_zone(views.parse(document), threshold, source)
+    )
 
 
 @router.get(
@@ -145,12 +154,13 @@ async def dead_zone(
 async def series(services: ServicesHere, profile_id: ProfileId, bins: Bins = None) -> Response:
     """Flat rows, one per position or bin: what dashboard tools plot without code."""
     document = await services.profiles.load(profile_id)
-    answer = await services.compute(lambda: json.dumps(views.rows(views.parse(document), bins)))
+    answer = await services.reading.run(lambda: json.dumps(views.rows(views.parse(document), bins)))
     return Response(answer, media_type="application/json")
 
 
 @router.delete("/{profile_id}", status_code=204, responses=problems(401, 404, 422, 429, 503))
-async def delete(services: ServicesHere, profile_id: ProfileId) -> None:
+async def delete(services: ServicesHere, profile_id: ProfileId) -> Response:
     """Forget a profile. Asking for it again measures it again."""
     await services.profiles.store.delete(profile_id)
-    services.memory.forget(profile_id)
+    services.forget(profile_id)
+    return Response(status_code=204)  # the framework's own would name a type for no content

@@ -26,5 +26,5 @@ async def roll_out(
     body: Annotated[RolloutRequest, Depends(body_of(RolloutRequest))], services: ServicesHere
 ) -> Response:
     """Influence curves that layers, heads, lambda, mask and positions imply; no model is loaded."""
-    answer = await services.compute(lambda: rollouts.compute(body).model_dump_json())
+    answer = await services.theory.run(lambda: rollouts.compute(body).model_dump_json())
     return Response(answer, media_type="application/json")

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+from html import escape
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,10 +13,13 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from service.api.app import create_app
 from service.api.bodies import BodyInvalid, parse
 from service.api.problems import STATUS, field_errors, problem
+from service.contract.base import PATTERN_WORDS
 from service.contract.errors import BY_CODE, InvalidRequest
 from service.contract.profiles import ProfileRequest
+from service.settings import Settings
 
 POSTS = ["/v1/profiles", "/v1/rollouts", "/v1/placements"]
 JSON = {"Content-Type": "application/json"}
@@ -254,6 +260,40 @@ async def test_a_fault_of_ours_is_a_problem_without_details(
     assert "secret detail" in caplog.text
 
 
+@pytest.mark.parametrize("code", STATUS)
+async def test_the_type_of_a_problem_leads_to_its_meaning(
+    client: httpx.AsyncClient, code: str
+) -> None:
+    answer = await client.get(f"/problems/{code}")
+    assert answer.status_code == 200
+    found = answer.json()
+    assert found["type"] == f"/problems/{code}"
+    assert found["status"] == STATUS[code]
+    assert found["retryable"] == json.loads(problem({}, code, "x").body)["retryable"]
+    assert re.fullmatch(r"[A-Z`].+\.", found["meaning"], re.DOTALL)
+    page = await client.get(f"/problems/{code}", headers={"Accept": "text/html,*/*;q=0.8"})
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert f"<title>{found['title']}</title>" in page.text
+    assert escape(found["meaning"]) in page.text
+
+
+async def test_a_problem_that_does_not_exist_has_no_page(client: httpx.AsyncClient) -> None:
+    assert_problem(await client.get("/problems/nonsense"), 404, "not_found")
+
+
+def test_the_documentation_lists_every_code_with_its_status() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+    table = page[page.index("| code | status |") :].split("\n\n")[0].splitlines()[2:]
+    listed = {}
+    for row in table:
+        codes, statuses = row.split("|")[1:3]
+        numbers = [int(number) for number in statuses.split(",")]
+        names = re.findall(r"`(\w+)`", codes)
+        assert len(numbers) in {1, len(names)}, row
+        listed |= dict(zip(names, numbers * (len(names) // len(numbers)), strict=True))
+    assert listed == STATUS
+
+
 def test_every_code_of_the_tree_has_a_status() -> None:
     assert set(BY_CODE) <= set(STATUS)
     assert all(400 <= status < 600 for status in STATUS.values())
@@ -322,3 +362,66 @@ async def test_fields_are_named_as_the_caller_knows_them(
 ) -> None:
     document = assert_problem(await client.post("/v1/rollouts", json=body), 422, "invalid_request")
     assert {error["field"] for error in document["errors"]} == fields
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "words"),
+    [
+        ("GET", "/v1/profiles/xyz", None, "an id is 32 hex digits"),
+        ("GET", "/v1/profiles/xyz/dead-zone", None, "an id is 32 hex digits"),
+        ("GET", "/v1/jobs/XYZ", None, "an id is 32 hex digits"),
+        ("GET", "/v1/comparisons?a=1&b=2", None, "an id is 32 hex digits"),
+        ("GET", "/v1/profiles?cursor=!", None, "a cursor is"),
+        ("GET", "/v1/profiles?model=a/b/c", None, "`owner/name`"),
+        ("POST", "/v1/profiles", {"model": "../x"}, "`owner/name`"),
+        ("POST", "/v1/profiles", {"model": "gpt2", "revision": "-x"}, "a revision is"),
+        ("POST", "/v1/placements", {"profile_id": "x", "chunks": []}, "an id is 32 hex digits"),
+    ],
+)
+async def test_forms_are_explained_in_words(
+    client: httpx.AsyncClient, method: str, path: str, body: Any, words: str
+) -> None:
+    document = assert_problem(await client.request(method, path, json=body), 422, "invalid_request")
+    assert words in document["errors"][0]["message"]
+    assert "^" not in document["detail"]
+
+
+def test_every_pattern_of_the_interface_has_words() -> None:
+    app_document = create_app(Settings()).openapi()
+    found = set(re.findall(r'"pattern": ("(?:[^"\\\\]|\\\\.)*")', json.dumps(app_document)))
+    assert len(found) >= 4
+    assert {json.loads(one) for one in found} <= set(PATTERN_WORDS)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field", "meant"),
+    [
+        (
+            "/v1/profiles",
+            {"model": "gpt2", "sequence_lenght": 9},
+            "sequence_lenght",
+            "sequence_length",
+        ),
+        ("/v1/profiles", {"modle": "gpt2"}, "modle", "model"),
+        ("/v1/profiles", {"model": "gpt2", "documents": {"cuont": 1}}, "documents.cuont", "count"),
+        ("/v1/profiles", {"model": "gpt2", "needle": {"depth": 1}}, "needle.depth", "depths"),
+        (
+            "/v1/placements",
+            {"density": [1], "chunks": [{"id": "a", "tokens": 1, "relevanse": 1}]},
+            "chunks.0.relevanse",
+            "relevance",
+        ),
+        ("/v1/rollouts", {"kernel": {"type": "alibi", "slope": 1}}, "kernel.slope", "slopes"),
+        ("/v1/rollouts", {"mixing": {"type": "list", "lambda": []}}, "mixing.lambda", "lambdas"),
+        ("/v1/rollouts", {"mixing": {"type": "constant", "lambdas": []}}, "mixing.lambdas", None),
+        ("/v1/profiles", {"model": "gpt2", "zzz": 1}, "zzz", None),
+        ("/v1/profiles", {"model": "gpt2", "sequence_length" * 1000: 1}, None, None),
+    ],
+)
+async def test_a_misspelt_field_is_told_what_it_was_meant_to_be(
+    client: httpx.AsyncClient, path: str, body: Any, field: str | None, meant: str | None
+) -> None:
+    document = assert_problem(await client.post(path, json=body), 422, "invalid_request")
+    messages = {error["field"]: error["message"] for error in document["errors"]}
+    expected = "unknown field" if meant is None else f"unknown field; did you mean `{meant}`?"
+    assert (messages[field] if field else messages.popitem()[1]) == expected

@@ -286,7 +286,10 @@ async def test_a_deleted_profile_is_gone_from_memory_too(
     address = f"/v1/profiles/{stored}"
     for suffix in ("", ".csv", "?bins=3"):
         assert (await client.get(address + suffix)).status_code == 200
-    assert (await client.delete(address)).status_code == 204
+    gone = await client.delete(address)
+    assert gone.status_code == 204
+    assert gone.content == b""
+    assert "content-type" not in gone.headers
     for suffix in ("", ".csv", "?bins=3", "/dead-zone", "/series"):
         gone = await client.get(address + suffix)
         assert gone.status_code == 404

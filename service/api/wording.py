@@ -1,0 +1,71 @@
+"""Pydantic's messages, in words for who made the request: what a pattern stands for, and which
+field an unknown one was meant to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+
+from service.contract.base import PATTERN_WORDS
+
+_MAX_NAME = 64
+"""A longer name is no slip of the pen, and comparing it costs."""
+
+
+def message(item: Mapping[str, Any]) -> str:
+    """One sentence for an item of pydantic's error list."""
+    if item["type"] == "string_pattern_mismatch":
+        words = PATTERN_WORDS.get(str(item.get("ctx", {}).get("pattern")))
+        return words or "has characters, or a form, that are not allowed here"
+    return str(item["msg"]).removeprefix("Value error, ")
+
+
+def unknown_field(model: type[BaseModel], location: Sequence[str | int]) -> str:
+    """What to say of a field that `model` does not have.
+
+    Args:
+        model: of the whole body.
+        location: as pydantic gives it, with the tags of unions.
+    """
+    name = str(location[-1])
+    near = get_close_matches(name, _names(model, location[:-1]), n=1) if _fits(name) else []
+    return f"unknown field; did you mean `{near[0]}`?" if near else "unknown field"
+
+
+def _fits(name: str) -> bool:
+    return len(name) <= _MAX_NAME
+
+
+def _names(kind: Any, location: Sequence[str | int]) -> list[str]:
+    """Names of the fields of whatever stands at a location below an annotation."""
+    found: dict[str, None] = {}
+    models = list(_models(kind))
+    if location and isinstance(location[0], str):
+        models = [m for m in models if location[0] in m.model_fields or _tagged(m, location[0])]
+    for model in models:
+        if not location:
+            found |= dict.fromkeys(f.alias or name for name, f in model.model_fields.items())
+        elif location[0] in model.model_fields:
+            field = model.model_fields[str(location[0])]
+            found |= dict.fromkeys(_names(field.annotation, location[1:]))
+        else:  # the place in a list, or the tag of a union
+            found |= dict.fromkeys(_names(model, location[1:]))
+    return list(found)
+
+
+def _models(kind: Any) -> Iterator[type[BaseModel]]:
+    """The models that an annotation mentions."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        yield kind
+    elif get_origin(kind) is not Literal:
+        for part in get_args(kind):
+            yield from _models(part)
+
+
+def _tagged(model: type[BaseModel], tag: str) -> bool:
+    """Whether pydantic names this member of a union so."""
+    kinds = [get_args(field.annotation) for field in model.model_fields.values()]
+    return model.__name__ == tag or any(tag in values for values in kinds)
