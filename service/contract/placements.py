@@ -185,6 +185,9 @@ class Confidence(Wire):
     spearman_needle_influence: Rounded | None
     """Rank agreement of the retrieval and the influence curve, where both were measured."""
     reasons: list[str]
+    """What the level rests on: doubts, each of which lowers it; how far the prompt is from the
+    profile's length (up to twice: the level stays; more: one lower; more than eight times: two
+    lower); and for a retrieval curve the range of depths that was measured."""
 
 
 class Suggestion(Wire):

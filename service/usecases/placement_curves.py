@@ -14,6 +14,7 @@ from service.contract.placements import Architecture, Confidence, Source
 from service.contract.profiles import NeedleCurve, ProfileBody
 from service.theory.calibration import cumulative
 from service.usecases.placement_theory import from_architecture, theory_length
+from service.usecases.placement_trust import covered, stretched, within_noise
 
 F64 = npt.NDArray[np.float64]
 Level = Literal["high", "medium", "low"]
@@ -23,8 +24,6 @@ NOISY = 0.05
 """Split-half Wasserstein distance, or distance of a prediction, above which trust falls."""
 AGREEMENT = 0.3
 """Rank agreement of needle and influence below which the answer says that they disagree."""
-FAR = 2.0
-"""Ratio of prompt to profile length, either way, beyond which trust falls."""
 _LEVELS: tuple[Level, ...] = ("low", "medium", "high")
 _CACHED = 64
 
@@ -72,15 +71,8 @@ class PlacementCurve:
 
     def confidence(self, length: int) -> Confidence:
         """The trust that it deserves for a prompt of `length` tokens, with reasons."""
-        doubts = list(self.doubts)
-        if self.length is not None and length > 0:
-            ratio = max(length / self.length, self.length / length)
-            if ratio > FAR:
-                doubts.append(
-                    f"measured at {self.length} tokens and read at {length}: the middle of the "
-                    "curve is stretched"
-                )
-        rank = max(0, _LEVELS.index(self.level) - len(doubts))
+        said, steps = stretched(self.length, length, anchored=self.anchored)
+        rank = max(0, _LEVELS.index(self.level) - len(self.doubts) - steps)
         return Confidence(
             level=_LEVELS[rank],
             basis=self.basis,
@@ -88,7 +80,7 @@ class PlacementCurve:
             profile_tokens=self.length,
             prompt_tokens=length,
             spearman_needle_influence=self.agreement,
-            reasons=[*self.notes, *doubts],
+            reasons=[*self.notes, *self.doubts, *said],
         )
 
 
@@ -187,12 +179,23 @@ def _of_needle(body: ProfileBody, needle: NeedleCurve) -> PlacementCurve:
     at = (np.arange(n) + 0.5) / n
     values = np.interp(at, depth[order], recall[order])
     doubts = _doubts(body)
-    band = np.array(needle.high) - np.array(needle.low)
-    if np.ptp(needle.log_probability) < float(band.mean()):
+    level: Level = "high"
+    if within_noise(needle):
+        # With the doubt that makes `low`: never more than `measured` has.
+        level = "medium"
         doubts.append("the needle curve's differences between depths lie within its noise")
     if max(needle.log_probability) < needle.baseline + 1:
         doubts.append("the model hardly retrieves at any depth")
-    return _curve(body, "needle", "needle", "high", values.tolist(), doubts, anchored=False)
+    return _curve(
+        body,
+        "needle",
+        "needle",
+        level,
+        values.tolist(),
+        doubts,
+        anchored=False,
+        notes=(covered(needle),),
+    )
 
 
 def _curve(
@@ -204,6 +207,7 @@ def _curve(
     doubts: list[str],
     *,
     anchored: bool = True,
+    notes: tuple[str, ...] = (),
 ) -> PlacementCurve:
     needle = body.measured.needle
     agreement = needle.spearman_with_influence if needle is not None else None
@@ -231,6 +235,7 @@ def _curve(
         noise=body.measured.split_half_wasserstein,
         agreement=agreement,
         doubts=tuple(doubts),
+        notes=notes,
         warnings=tuple(warnings),
     )
 

@@ -465,6 +465,31 @@ async def test_a_profile_of_another_length_is_extrapolated(make_profile: MakePro
     assert any("64" in reason and "640" in reason for reason in other.confidence.reasons)
 
 
+@pytest.mark.parametrize("source", ["measured", "needle"])
+async def test_extrapolation_weighs_as_much_as_the_lengths_differ(
+    make_profile: MakeProfile, source: str
+) -> None:
+    curve = needle([-0.4, -0.9, -1.4])
+    shelf = Shelf(trained(make_profile(tokens=64), needle=curve, split_half_wasserstein=0.01))
+    levels = {}
+    for tokens in (8, 16, 18, 31, 33, 65, 129, 1600):
+        one = await answer(_by_id(chunks(4, tokens), source=source), shelf)
+        levels[tokens] = one.confidence.level
+        said = [reason for reason in one.confidence.reasons if "and read at" in reason]
+        assert one.extrapolated is (tokens != 16)
+        assert len(said) == one.extrapolated
+        if tokens == 18:
+            assert "1.125 times as long: next to no difference" in said[0]
+        if tokens == 8:
+            assert "2 times as short" in said[0]
+            assert "squeezed a little" in said[0]
+    best = levels[16]
+    assert best == "high"
+    assert (levels[8], levels[18], levels[31]) == (best, best, best)
+    assert (levels[33], levels[65], levels[129]) == ("medium", "medium", "low")
+    assert levels[1600] == "low"
+
+
 async def test_a_prompt_beyond_the_context_is_flagged(make_profile: MakeProfile) -> None:
     shelf = Shelf(trained(make_profile()))  # max_length 1,024
     assert (await answer(_by_id(chunks(4, 100)), shelf)).exceeds_context is False
@@ -519,6 +544,42 @@ async def test_noise_and_flat_needles_lower_confidence(make_profile: MakeProfile
     answered = await answer(_by_id(chunks(4, 16)), flat)
     assert answered.confidence.level != "high"
     assert any("noise" in reason for reason in answered.confidence.reasons)
+
+
+@pytest.mark.parametrize("spearman", [0.9, 0.1, None])
+@pytest.mark.parametrize("noise", [0.01, 0.2, None])
+async def test_a_needle_within_its_noise_is_never_trusted_more_than_influence(
+    make_profile: MakeProfile, spearman: float | None, noise: float | None
+) -> None:
+    ranks = ["low", "medium", "high"]
+    curve = needle([-0.50, -0.55, -0.52, -0.58], spearman)
+    shelf = Shelf(trained(make_profile(), needle=curve, split_half_wasserstein=noise))
+    level = {
+        source: (await answer(_by_id(chunks(4, 16), source=source), shelf)).confidence.level
+        for source in ("needle", "measured")
+    }
+    assert ranks.index(level["needle"]) <= ranks.index(level["measured"])
+
+
+async def test_one_wide_band_is_noise_too(make_profile: MakeProfile) -> None:
+    """The bands share a level although their mean is narrower than the curve's range."""
+    curve = needle([-0.5, -0.62, -0.5])
+    curve = curve.model_copy(update={"high": [-0.45, -0.45, -0.45], "low": [-0.5, -0.63, -0.5]})
+    shelf = Shelf(trained(make_profile(), needle=curve))
+    answered = await answer(_by_id(chunks(4, 16)), shelf)
+    assert answered.confidence.level == "low"
+
+
+async def test_a_needle_says_which_depths_it_covers(make_profile: MakeProfile) -> None:
+    whole = needle([-0.4, -0.9, -1.4])
+    part = whole.model_copy(update={"depth": [0.1, 0.5, 0.95]})
+    for curve, text in (
+        (whole, "measured at 3 depths from 0% to 100% of the prompt"),
+        (part, "from 10% to 95% of the prompt; before 10% and after 95% the nearest depth"),
+    ):
+        answered = await answer(_by_id(chunks(4, 16)), Shelf(trained(make_profile(), needle=curve)))
+        assert any(text in reason for reason in answered.confidence.reasons)
+        assert answered.confidence.level == "high"  # the range alone costs nothing
 
 
 async def test_by_model_takes_the_newest_trained_profile(make_profile: MakeProfile) -> None:
