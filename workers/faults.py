@@ -65,7 +65,7 @@ def classify(error: BaseException, request: ProfileRequest | None = None) -> Fai
 
 
 def clean_up() -> None:
-    """Give back the memory of a job that failed."""
+    """Give back the memory of a job that failed or was broken off."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():

@@ -65,7 +65,7 @@ class Handler(Protocol):
     """Runs one job."""
 
     def __call__(self, request: ProfileRequest, context: JobContext) -> Outcome:
-        """Measure; call `context.check()` between batches and let its exceptions through."""
+        """Measure; call `context.check()` several times a second and let its exceptions through."""
 
     def describe(self) -> Facts:
         """What is on offer now; called from another thread, so it must not compute."""
@@ -154,9 +154,11 @@ class Worker:
     def _run_job(self, claim: Claim) -> Fatal | None:
         log.info("job starts", extra={"attempt": claim.attempt})
         context, request, started = self._keeper.hold(claim), None, time.monotonic()
+        whole = False
         try:
             request = ProfileRequest.model_validate_json(claim.request)
             outcome = self._handler(request, context)
+            whole = True
             settled = self._record(claim, outcome)
         except LeaseLost:
             settled = "lost"
@@ -170,9 +172,10 @@ class Worker:
                 return verdict
             self._log_failure(error, verdict)
             settled = self._report(lambda: self._store.fail(claim, verdict))
-            clean_up()
         finally:
             self._keeper.drop()
+        if not whole:
+            clean_up()  # here, where no traceback holds the job's tensors any more
         seconds = round(time.monotonic() - started, 3)
         log.info("job ends", extra={"settled": settled, "seconds": seconds})
         return None

@@ -14,7 +14,7 @@ from service.local import Stack
 from service.settings import Settings
 
 
-def save_tiny_llama(folder: Path, *, layers: int = 2) -> None:
+def save_tiny_llama(folder: Path, *, layers: int = 2, longest: int = 512) -> None:
     """A random Llama of a few thousand parameters with a byte tokenizer, as a model folder."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: index for index, token in enumerate(["<s>", "</s>", *alphabet])}
@@ -29,7 +29,7 @@ def save_tiny_llama(folder: Path, *, layers: int = 2) -> None:
         num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=512,
+        max_position_embeddings=longest,
         bos_token_id=0,
         eos_token_id=1,
     )
@@ -42,6 +42,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     save_tiny_llama(folder / "tiny")
     save_tiny_llama(folder / "deep", layers=12)
+    save_tiny_llama(folder / "long", layers=24, longest=16_384)
     return folder
 
 

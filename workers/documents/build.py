@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ from service.contract.profiles import Documents
 from workers.documents import builtin, corpus, inline, random_tokens
 from workers.documents.document_set import DocumentSet
 from workers.documents.tokens import Policy, policy
+from workers.models import presets
 from workers.models.facts import vocabulary
 from workers.models.loaded import LoadedModel
 
@@ -18,7 +20,13 @@ _NO_SPECIALS = Policy((), (), leading_bos=False)
 
 
 def build(
-    spec: Documents, loaded: LoadedModel, length: int, seed: int, *, corpus_dir: Path | None = None
+    spec: Documents,
+    loaded: LoadedModel,
+    length: int,
+    seed: int,
+    *,
+    corpus_dir: Path | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> DocumentSet:
     """Documents of exactly `length` tokens for this model's tokenizer.
 
@@ -32,6 +40,7 @@ def build(
         length: n, at least 1.
         seed: of random tokens.
         corpus_dir: the operator's corpora, for source `corpus`.
+        check: called with every text of a corpus; may raise to give up.
 
     Raises:
         DocumentsUnusable: no document reaches the length.
@@ -49,7 +58,7 @@ def build(
         bodies: list[list[int]] = [[]]
         more: tuple[str, ...] = ()
     else:
-        bodies, more = _bodies(source, spec, loaded, room, seed, corpus_dir)
+        bodies, more = _bodies(source, spec, loaded, room, seed, corpus_dir, check)
     notes += more
     if not bodies:
         raise DocumentsUnusable(
@@ -67,11 +76,18 @@ def _source(spec: Documents, loaded: LoadedModel) -> tuple[str, tuple[str, ...]]
     if loaded.tokenizer is not None or spec.source == "random_tokens":
         return spec.source, ()
     if spec.source == "builtin":
-        return "random_tokens", (f"{loaded.id} has no tokenizer: random tokens were read",)
+        return "random_tokens", (f"{_bare(loaded)}: random tokens were read",)
     raise DocumentsUnusable(
-        f"`documents.source`: {loaded.id} has no tokenizer and can read random_tokens only",
+        f"`documents.source`: {_bare(loaded)}, so it can read random_tokens only",
         field="documents.source",
     )
+
+
+def _bare(loaded: LoadedModel) -> str:
+    """Why there is no tokenizer: the hub's model of a preset's name has one, the preset has not."""
+    if loaded.weights == "random" and presets.find(loaded.id) is not None:
+        return f"the random weights of the preset {loaded.id} come without a tokenizer"
+    return f"{loaded.id} has no tokenizer"
 
 
 def _bodies(
@@ -81,6 +97,7 @@ def _bodies(
     room: int,
     seed: int,
     corpus_dir: Path | None,
+    check: Callable[[], None],
 ) -> tuple[list[list[int]], tuple[str, ...]]:
     tokenizer, count = loaded.tokenizer, spec.count
     if source == "random_tokens":
@@ -90,7 +107,7 @@ def _bodies(
         return inline.pieces(tokenizer, list(spec.texts or ()), room, count)
     if source == "corpus":
         folder = corpus.find(str(spec.name), corpus_dir)
-        return corpus.pieces(tokenizer, folder, room, count), ()
+        return corpus.pieces(tokenizer, folder, room, count, check), ()
     return builtin.pieces(builtin.tokens(tokenizer), room, count), ()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +42,25 @@ def find(name: str, corpus_dir: Path | None) -> Path:
     return folder
 
 
-def pieces(tokenizer: Any, folder: Path, room: int, count: int) -> list[list[int]]:
+def pieces(
+    tokenizer: Any,
+    folder: Path,
+    room: int,
+    count: int,
+    check: Callable[[], None] = lambda: None,
+) -> list[list[int]]:
     """At most `count` pieces of `room` tokens: the first of every text, then the second, ...
 
     Files are read in order of their names, and only as far as needed: as soon as `count` texts are
-    long enough, their beginnings are the documents.
+    long enough, their beginnings are the documents. `check` is called with every text, and may
+    raise to give up.
 
     Raises:
         DocumentsUnusable: a file cannot be read, or its kind needs a package that is missing.
     """
     by_text: list[list[list[int]]] = []
     for text in _texts(folder):
+        check()
         ids = encode_beginning(tokenizer, text, room * count)
         parts = [ids[i * room : (i + 1) * room] for i in range(min(len(ids) // room, count))]
         if parts:

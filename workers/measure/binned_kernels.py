@@ -7,15 +7,18 @@ from torch import Tensor
 
 from service.theory.binning import BinnedKernel
 from workers.instrument.attention import AttentionCall
+from workers.measure.interruption import Check, go_on
 
 
 class KernelWatch:
     """Observer of one pass over one document: the means of `service.theory.binning`.
 
     ``bounds`` [m+1] are bin boundaries from 0 to n. Memory: attention operations x heads x m^2.
+    ``check`` is called with every block of rows, and may raise to end the pass.
     """
 
-    def __init__(self, bounds: Tensor) -> None:
+    def __init__(self, bounds: Tensor, check: Check = go_on) -> None:
+        self._check = check
         self._bounds = bounds
         self._exact = int(bounds[-1]) + 1 == bounds.numel()
         self._mass: dict[int, Tensor] = {}
@@ -33,6 +36,7 @@ class KernelWatch:
 
     def rows(self, call: AttentionCall, start: int, probabilities: Tensor) -> None:
         """Observer protocol: some query rows, [1, H, c, reach]."""
+        self._check()
         weights = probabilities[0].float()
         stop, reach = start + weights.shape[1], weights.shape[2]
         self.least_row_sum = min(self.least_row_sum, float(weights.sum(-1).min()))

@@ -63,7 +63,7 @@ class DocumentMoments:
         # One token speaks for each bin, the middle one; single-token bins speak for themselves.
         tokens = torch.from_numpy((self._bounds[:-1] + self._bounds[1:]) // 2).to(ids.device)
         self._ids, self._tokens = ids[tokens][:, None], tokens
-        self._watch = KernelWatch(torch.from_numpy(self._bounds))
+        self._watch = KernelWatch(torch.from_numpy(self._bounds), self._check)
         self._streams = Streams([], [])
         self._embedding = self._embedding_gain(ids)
         shape = BatchShape(1, n)

@@ -20,6 +20,7 @@ from service.theory import aggregate
 from service.theory.curve import F64
 from workers.instrument import Instrumentation
 from workers.measure.document_moments import DocumentMoments, Unsupported
+from workers.measure.interruption import Check, go_on, interruptible, throttled
 from workers.models.memory import is_out_of_memory
 
 DOCUMENTS = 16
@@ -52,7 +53,7 @@ def predict(
     ids: Tensor,
     *,
     seed: int = 0,
-    check: Callable[[], None] = lambda: None,
+    check: Check = go_on,
     on_document: Callable[[int, int], None] = lambda done, of: None,
     documents: int = DOCUMENTS,
     bins: int | None = None,
@@ -65,7 +66,7 @@ def predict(
         instrumentation: what `inspect` said about it.
         ids: LongTensor[K, n].
         seed: of the random read-outs; equal seeds give equal predictions.
-        check: called several times a second; may raise to give up.
+        check: called several times a second, also within a pass; may raise to give up.
         on_document: called with (documents done, documents in all) after each.
         documents: how many of the K are used, the first ones.
         bins: of positions; None chooses by the work and memory they cost.
@@ -80,20 +81,22 @@ def predict(
     norm_behind = _rehearse(model, instrumentation, used[0, :REHEARSAL])
     if isinstance(norm_behind, str):
         return Prediction(None, None, norm_behind)
+    check = throttled(check)
     measuring = DocumentMoments(model, instrumentation, probes, check)
     measuring.norm_behind = norm_behind
     generator = torch.Generator().manual_seed(seed)
     curves = []
     gram: list[F64] = []
     try:
-        for index, document in enumerate(used):
-            check()
-            measuring.read(document, bins)
-            gains = measuring.gains(generator, take_apart=index < GRAM_DOCUMENTS)
-            if gains.gram is not None:
-                gram.append(gains.gram)
-            curves.append(measuring.evaluate(gains, np.mean(gram, axis=0)))
-            on_document(index + 1, len(used))
+        with interruptible(model, check):
+            for index, document in enumerate(used):
+                check()
+                measuring.read(document, bins)
+                gains = measuring.gains(generator, take_apart=index < GRAM_DOCUMENTS)
+                if gains.gram is not None:
+                    gram.append(gains.gram)
+                curves.append(measuring.evaluate(gains, np.mean(gram, axis=0)))
+                on_document(index + 1, len(used))
     except Unsupported as error:
         return Prediction(None, None, str(error))
     rows = np.array(curves)
@@ -118,7 +121,7 @@ def _rehearse(model: PreTrainedModel, instrumentation: Instrumentation, ids: Ten
     Returns:
         Whether a norm layer stands behind the attention, or the reason against a prediction.
     """
-    trial = DocumentMoments(model, instrumentation, 1, lambda: None)
+    trial = DocumentMoments(model, instrumentation, 1, go_on)
     trial.norm_behind = True
     try:
         trial.read(ids, None)

@@ -32,6 +32,7 @@ from service.contract.profiles import Objective
 from workers.documents.document_set import DocumentSet
 from workers.measure import batching, passes, sparing
 from workers.measure import taps as tapping
+from workers.measure.interruption import Check, go_on, interruptible, throttled
 from workers.measure.taps import Tap
 from workers.models.facts import check_length
 from workers.models.loaded import LoadedModel
@@ -76,6 +77,7 @@ def measure(
     batch_size: int = 0,
     taps: Sequence[Tap] = (),
     on_batch: Callable[[int, int], None] | None = None,
+    check: Check = go_on,
 ) -> InfluenceResult:
     """Measure the influence of each token of each document.
 
@@ -91,6 +93,8 @@ def measure(
             forward pass of their own, over the documents alone).
         on_batch: called with (documents done, documents in all) after each batch; what it raises
             ends the measurement.
+        check: called several times a second, also within a pass; what it raises ends the
+            measurement, and leaves the model as it was.
 
     Raises:
         NotFinite: a gradient is NaN or infinite, or zero everywhere; names the dtype.
@@ -101,10 +105,6 @@ def measure(
     start = time.perf_counter()
     ids = documents.ids
     one_pass = _objective(loaded, ids.shape[1], objective, probes, seed, target_ids)
-    if objective == "target_logprob" and target_ids is not None and len(target_ids) > 1:
-        _forward_only(loaded, ids, batch_size, taps)
-        taps = ()
-    how = batching.plan(loaded, ids, batch_size)
     done: list[_Batch] = []
 
     def one_batch(first: int, batch: Tensor) -> None:
@@ -116,9 +116,14 @@ def measure(
         if on_batch is not None:
             on_batch(first + len(batch), len(ids))
 
-    thrift = sparing.sparing(loaded.model) if how.sparing else nullcontext()
-    with thrift, tapping.opened(taps):
-        size = batching.run(loaded, ids, how.size, one_batch, retry=tapping.can_retry(taps))
+    with interruptible(loaded.model, throttled(check)):
+        if objective == "target_logprob" and target_ids is not None and len(target_ids) > 1:
+            _forward_only(loaded, ids, batch_size, taps)
+            taps = ()
+        how = batching.plan(loaded, ids, batch_size)
+        thrift = sparing.sparing(loaded.model) if how.sparing else nullcontext()
+        with thrift, tapping.opened(taps):
+            size = batching.run(loaded, ids, how.size, one_batch, retry=tapping.can_retry(taps))
     return InfluenceResult(
         norms=_joined([batch.norms for batch in done]),
         scores=_joined([batch.scores for batch in done]),

@@ -22,6 +22,7 @@ from service.contract.errors import OutOfMemory
 from workers.instrument.attention import AttentionCall, BatchShape
 from workers.instrument.capture import capturing
 from workers.instrument.inspection import Instrumentation
+from workers.measure.interruption import Check, go_on
 from workers.measure.kernel_accumulator import Accumulator
 from workers.measure.kernel_statistics import (
     Detail,
@@ -57,7 +58,8 @@ class KernelTap:
     """Context manager that watches the attention of every forward pass inside it.
 
     ``start_batch(ids)`` comes before each pass. The model is as it was after leaving. Passes that
-    gradient checkpointing repeats are not counted again.
+    gradient checkpointing repeats are not counted again. ``check`` is called with every block of
+    rows that is watched, and may raise to end the pass.
 
     Raises:
         ValueError: the instrumentation names no way of watching this model's attention.
@@ -69,6 +71,7 @@ class KernelTap:
         instrumentation: Instrumentation,
         detail: Detail = "per_head",
         edges: Sequence[int] | None = None,
+        check: Check = go_on,
     ) -> None:
         if instrumentation.capture == "none":
             raise ValueError("The attention of this model cannot be watched.")
@@ -78,6 +81,7 @@ class KernelTap:
         self._instrumentation = instrumentation
         self._detail: Detail = detail
         self._edges = None if edges is None else torch.tensor(edges)
+        self._check = check
         self._sums: dict[int, Accumulator] = {}
         self._shape = BatchShape()
         self._open = False
@@ -132,6 +136,7 @@ class KernelTap:
 
     def rows(self, call: AttentionCall, start: int, probabilities: Tensor) -> None:
         """Observer protocol: some rows of it."""
+        self._check()
         self._sums[call.number % self._instrumentation.cores].rows(call, start, probabilities)
 
     def result(self) -> KernelStatistics:

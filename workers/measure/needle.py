@@ -21,6 +21,7 @@ from service.contract.errors import DocumentsUnusable, NotFinite
 from workers.documents import builtin
 from workers.documents.tokens import Policy, encode, policy
 from workers.measure import batching, passes
+from workers.measure.interruption import Check, go_on, interruptible, throttled
 from workers.models.loaded import LoadedModel
 
 F64 = NDArray[np.float64]
@@ -79,6 +80,7 @@ def measure(
     seed: int = 0,
     batch_size: int = 0,
     on_batch: Callable[[int, int], None] | None = None,
+    check: Check = go_on,
 ) -> NeedleResult:
     """Measure recall of `facts` facts at `depths` depths, evenly spread from start to question.
 
@@ -90,6 +92,7 @@ def measure(
         seed: draws keys, values and filler.
         batch_size: prompts at once; 0 chooses.
         on_batch: called with (prompts done, prompts in all).
+        check: called several times a second, also within a pass; what it raises ends it.
 
     Raises:
         DocumentsUnusable: no tokenizer, or `length` has no room for fact, question and filler.
@@ -106,7 +109,8 @@ def measure(
     filler = builtin.tokens(loaded.tokenizer)
     prompts, starts = _prompts(rules, drawn, filler, length, depths, seed)
     values = [fact.value for fact in drawn for _ in range(depths + 1)]
-    scores = _log_probabilities(loaded, prompts, values, batch_size, on_batch)
+    with interruptible(loaded.model, throttled(check)):
+        scores = _log_probabilities(loaded, prompts, values, batch_size, on_batch)
     table = scores.reshape(facts, depths + 1)
     return _result(table[:, :depths], float(table[:, depths].mean()), starts, length, seed)
 

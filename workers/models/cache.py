@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -29,17 +30,23 @@ class ModelCache:
     options: LoadOptions
     _held: OrderedDict[_Key, LoadedModel] = field(default_factory=OrderedDict, init=False)
 
-    def get(self, request: ProfileRequest) -> LoadedModel:
+    def get(self, request: ProfileRequest, check: Callable[[], None] = lambda: None) -> LoadedModel:
         """The request's model, warm or loaded now. A floating revision is resolved each time.
+
+        Args:
+            request: names the model.
+            check: called between the steps; may raise to give up.
 
         Raises:
             What `loading.load` raises.
         """
         resolved = sources.resolve(request, self.options)
+        check()
         key = self._key(request, resolved)
         loaded = self._held.pop(key, None)
         if loaded is None:
             source = sources.fetch(resolved, self.options)
+            check()
             loaded = self._build(source, request)
         else:
             check_length(loaded.id, loaded.text_config, request.sequence_length)

@@ -85,10 +85,11 @@ class ProfileHandler:
 
         step(0.0, "loading the model")
         started = time.perf_counter()
-        loaded = self._models.get(request)
+        loaded = self._models.get(request, context.check)
         self._warm = tuple(self._models.warm())
         if self._publish_tokenizer is not None and loaded.tokenizer_json is not None:
             self._publish_tokenizer(loaded.tokenizer_json)
+        context.check()
         instrumentation = self._instrument(loaded)
         load_seconds = time.perf_counter() - started
         step(0.04, "reading the documents")
@@ -98,7 +99,9 @@ class ProfileHandler:
             request.sequence_length,
             request.seed,
             corpus_dir=self._settings.corpus_dir,
+            check=context.check,
         )
+        context.check()
         echo = _echo(request, loaded, texts)
         profile_id = _profile_id(echo, loaded, instrumentation, request)
         known = self._exists(profile_id)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from transformers import PreTrainedModel
 
 from service.contract.errors import InvalidRequest
 from service.contract.profiles import PREDICTION_NAMES, PredictionName, ProfileRequest
@@ -43,7 +42,7 @@ class Subject:
         documents: what it reads.
         request: objective, predictions, ablation.
         on_progress: called with the share done and what is being done; what it raises ends it.
-        check: called where there is no progress to tell; what it raises ends it too.
+        check: called several times a second, also within a pass; what it raises ends it too.
     """
 
     loaded: LoadedModel
@@ -107,6 +106,7 @@ def measure(subject: Subject, *, batch_size: int) -> Measurement:
                 facts=request.needle.facts,
                 seed=request.seed,
                 on_batch=subject.share(MEASURED, NEEDLED, "needle prompt"),
+                check=subject.check,
             )
         started = time.perf_counter()
         _predict(found, subject)
@@ -117,7 +117,7 @@ def measure(subject: Subject, *, batch_size: int) -> Measurement:
 def _pass(subject: Subject, batch_size: int) -> Measurement:
     model, sites = subject.loaded.model, subject.instrumentation.sites
     mixing = MixingTap(model, sites) if sites else None
-    kernels = _kernel_tap(model, subject.instrumentation, subject.length)
+    kernels = _kernel_tap(subject)
     taps: list[Tap] = [tap for tap in (mixing, kernels) if tap is not None]
     request = subject.request
     result = influence.measure(
@@ -130,6 +130,7 @@ def _pass(subject: Subject, batch_size: int) -> Measurement:
         batch_size=batch_size,
         taps=taps,
         on_batch=subject.share(READ, MEASURED, "document"),
+        check=subject.check,
     )
     return Measurement(
         influence=result,
@@ -139,14 +140,14 @@ def _pass(subject: Subject, batch_size: int) -> Measurement:
     )
 
 
-def _kernel_tap(
-    model: PreTrainedModel, instrumentation: Instrumentation, length: int
-) -> KernelTap | None:
+def _kernel_tap(subject: Subject) -> KernelTap | None:
+    model, instrumentation = subject.loaded.model, subject.instrumentation
     if instrumentation.capture == "none":
         return None
-    detail = detail_that_fits(model, instrumentation, length)
+    detail = detail_that_fits(model, instrumentation, subject.length)
     # The head average is all that the profile needs; it costs a fraction of every head's kernel.
-    return KernelTap(model, instrumentation, "mean" if detail == "per_head" else detail)
+    kept = "mean" if detail == "per_head" else detail
+    return KernelTap(model, instrumentation, kept, check=subject.check)
 
 
 def _target_ids(loaded: LoadedModel, request: ProfileRequest) -> Sequence[int] | None:

@@ -133,3 +133,17 @@ def test_names_stay_below_the_corpus_folder(name: str, tmp_path: Path) -> None:
 def test_without_a_corpus_folder_there_are_none() -> None:
     with pytest.raises(DocumentsUnusable, match="LACUNA_CORPUS_DIR"):
         corpus.find("prose", None)
+
+
+def test_a_check_may_end_the_reading(tokenizer: Any, tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text(prose(number))
+
+    class Stop(Exception):
+        pass
+
+    def stop() -> None:
+        raise Stop
+
+    with pytest.raises(Stop):
+        corpus.pieces(tokenizer, tmp_path, 20, 3, stop)

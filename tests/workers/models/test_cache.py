@@ -100,3 +100,21 @@ def test_warm_models_make_room_when_memory_is_short(
     monkeypatch.setattr(caching.loading, "build", full)
     with pytest.raises(OutOfMemory):
         cache.get(request("c"))
+
+
+@pytest.mark.usefixtures("three")
+def test_a_load_that_is_given_up_leaves_the_warm_models(options: LoadOptions) -> None:
+    cache = ModelCache(options)
+    first = cache.get(request("a"))
+
+    class Stop(Exception):
+        pass
+
+    def stop() -> None:
+        raise Stop
+
+    for name in "ab":
+        with pytest.raises(Stop):
+            cache.get(request(name), stop)
+    assert cache.warm() == ["local:a"]
+    assert cache.get(request("a")) is first
