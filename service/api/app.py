@@ -200,7 +200,7 @@ def _services(settings: Settings, metrics: Metrics, memory: Memory) -> Services:
         memory=memory,
         metrics=metrics,
         theory=Pool("theory", settings.theory_threads),
-        placing=Pool("placing", 1),
+        placing=Pool("placing", settings.theory_threads),
         reading=Pool("reading", _READERS),
         # One thread: a parser keeps the interpreter to itself, and two would take turns without
         # ever letting the event loop in.

@@ -80,11 +80,11 @@ class Services:
 
     def _made(self, key: Key, done: asyncio.Future[Representation]) -> None:
         """Keep what was made, unless the profile was forgotten meanwhile."""
-        if self._making.get(key) is not done:
-            return
-        del self._making[key]
-        if not done.cancelled() and done.exception() is None:
-            self.memory.put(key, done.result())
+        made = not done.cancelled() and done.exception() is None
+        if self._making.get(key) is done:
+            del self._making[key]
+            if made:
+                self.memory.put(key, done.result())
 
     def forget(self, profile_id: str) -> None:
         """Drop every representation of a profile, made or in the making."""

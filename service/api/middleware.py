@@ -6,6 +6,7 @@ answer, and Starlette's body limit (FastAPI's `max_body_size`) answers in plain 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import secrets
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.api.bodies import BodyTooSlow
 from service.api.export import Memory, send_representation
 from service.api.metrics import Metrics
 from service.api.negotiation import Conditions, choose
@@ -109,11 +111,21 @@ def _route(scope: Scope) -> str:
 
 
 class BodyLimit:
-    """Refuses bodies above a size: at once when the length is declared, else while reading."""
+    """Refuses bodies above a size, at once when the length is declared, and those that stall.
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
+    Args:
+        limit: bytes.
+        pause: seconds within which the next part has to arrive.
+        seconds: within which all of it has to.
+    """
+
+    def __init__(
+        self, app: ASGIApp, limit: int, pause: float = 10.0, seconds: float = 60.0
+    ) -> None:
         self.app = app
         self.limit = limit
+        self.pause = pause
+        self.seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse, or pass on and count what is read."""
@@ -126,12 +138,20 @@ class BodyLimit:
             refusal = problem(scope, "payload_too_large", detail, errors=[("body", detail)])
             await refusal(scope, receive, send)
             return
-        read = 0
+        read, more = 0, True
+        end = time.monotonic() + self.seconds
 
         async def counted() -> Message:
-            nonlocal read
-            message = await receive()
+            nonlocal read, more
+            # After the body comes nothing but the end of the connection, however long it takes.
+            patience = min(self.pause, max(0.0, end - time.monotonic())) if more else None
+            try:
+                async with asyncio.timeout(patience):
+                    message = await receive()
+            except TimeoutError:
+                raise BodyTooSlow from None
             if message["type"] == "http.request":
+                more = message.get("more_body", False)
                 read += len(message.get("body", b""))
                 if read > self.limit:
                     raise PayloadTooLarge(detail, field="body")

@@ -1,4 +1,4 @@
-"""What request headers ask for: Accept, Accept-Encoding, If-None-Match (RFC 9110), Prefer (7240)."""
+"""What headers ask for: Accept, Accept-Encoding, If-None-Match (RFC 9110), Prefer (RFC 7240)."""
 
 from __future__ import annotations
 
@@ -93,7 +93,10 @@ _TAGS = re.compile(rb"[ \t,]*" + _ONE + rb"(?:[ \t]*,[ \t,]*" + _ONE + rb")*[ \t
 
 
 def matches(if_none_match: bytes, etag: bytes) -> bool:
-    """Weak comparison, as If-None-Match has it (RFC 9110, 13.1.2); a malformed list matches none."""
+    """Weak comparison, as If-None-Match has it (RFC 9110, 13.1.2).
+
+    A malformed list matches nothing.
+    """
     if if_none_match.strip() == b"*":
         return True
     return bool(_TAGS.fullmatch(if_none_match)) and etag in _TAG.findall(if_none_match)

@@ -26,11 +26,17 @@ MAX_WORK = 2e9
 
 _Slope = Annotated[float, Field(ge=0, le=MAX_SLOPE)]
 _Logit = Annotated[float, Field(ge=-MAX_LOGIT, le=MAX_LOGIT)]
-_Slopes = Annotated[list[_Slope], Field(min_length=1, max_length=MAX_LAYERS)]
-_Logits = Annotated[list[_Logit], Field(min_length=1, max_length=MAX_LAYERS)]
-_SlopesByLayer = Annotated[list[_Slopes], Field(min_length=1, max_length=MAX_LAYERS)]
-_LogitLists = Annotated[list[_Logits], Field(min_length=1, max_length=MAX_LAYERS)]
-_Row = Annotated[list[Fraction], Field(min_length=1, max_length=MAX_LENGTH)]
+_Gain = Annotated[float, Field(ge=0, le=1e6)]
+# A long list of numbers reports its first fault alone: a million of them would take seconds.
+_PerLayer = Field(fail_fast=True, min_length=1, max_length=MAX_LAYERS)
+_Slopes = Annotated[list[_Slope], _PerLayer]
+_Logits = Annotated[list[_Logit], _PerLayer]
+_SlopesByLayer = Annotated[list[_Slopes], _PerLayer]
+_LogitLists = Annotated[list[_Logits], _PerLayer]
+_Row = Annotated[list[Fraction], Field(fail_fast=True, min_length=1, max_length=MAX_LENGTH)]
+_Attention = Annotated[float, Field(ge=0, le=1.001)]
+_AttentionRow = Annotated[list[_Attention], Field(fail_fast=True, max_length=MAX_MEASURED_LENGTH)]
+_Matrix = Annotated[list[_AttentionRow], Field(fail_fast=True, max_length=MAX_MEASURED_LENGTH)]
 
 
 class KernelSpec(Wire):
@@ -48,15 +54,13 @@ class KernelSpec(Wire):
     for all longer distances."""
     sink_bias: _Logit | None = None
     """For `distance`: added to the logits of the first token."""
-    matrices: list[list[list[Annotated[float, Field(ge=0, le=1.001)]]]] | None = Field(
-        default=None, max_length=MAX_LAYERS
-    )
+    matrices: Annotated[list[_Matrix], Field(fail_fast=True, max_length=MAX_LAYERS)] | None = None
     """For `measured`: one head-averaged attention matrix for all layers, or one per layer."""
     temperature: float = Field(default=1.0, ge=1e-3, le=1e6)
     """Divides all logits."""
-    head_weights: list[Annotated[float, Field(ge=0, le=1e6)]] | None = Field(
-        default=None, min_length=1, max_length=MAX_HEADS
-    )
+    head_weights: (
+        Annotated[list[_Gain], Field(fail_fast=True, min_length=1, max_length=MAX_HEADS)] | None
+    ) = None
     """Weights of the heads' mean; default: equal."""
 
     @model_validator(mode="after")
@@ -120,14 +124,14 @@ class ListMixing(Wire):
     """One lambda per layer, bottom to top."""
 
     type: Literal["list"]
-    lambdas: list[Fraction] = Field(min_length=1, max_length=MAX_LAYERS)
+    lambdas: Annotated[list[Fraction], _PerLayer]
 
 
 class TokenMixing(Wire):
     """One lambda per layer and token."""
 
     type: Literal["by_token"]
-    lambdas: list[_Row] = Field(min_length=1, max_length=MAX_LAYERS)
+    lambdas: Annotated[list[_Row], _PerLayer]
 
 
 MixingSpec = Annotated[
@@ -138,7 +142,7 @@ MixingSpec = Annotated[
 class GainSpec(Wire):
     """Gains that the second-moment prediction needs beyond lambda."""
 
-    mlp: Annotated[float, Field(ge=0, le=1e6)] | list[Annotated[float, Field(ge=0, le=1e6)]] = 0.0
+    mlp: _Gain | Annotated[list[_Gain], Field(fail_fast=True, max_length=MAX_LAYERS)] = 0.0
     """Squared gain of the MLP branch at token 0, for all layers or per layer. 0 leaves out both
     the MLP and the tokens' scales, which cancel in part."""
     mlp_coherence: Fraction = 0.5
@@ -160,7 +164,9 @@ class RolloutRequest(Wire):
     content: ContentSpec = ContentSpec()
     mixing: MixingSpec = ConstantMixing()
     """How much of each layer's output is attention; trained models sum to about 4 over layers."""
-    predictions: list[PredictionName] | None = Field(default=None, min_length=1, max_length=7)
+    predictions: (
+        Annotated[list[PredictionName], Field(fail_fast=True, min_length=1, max_length=7)] | None
+    ) = None
     """Default: `attention_only`, `residual`, `residual_content`, `cesaro`; and `measured_kernel`
     for measured kernels."""
     gains: GainSpec = GainSpec()
