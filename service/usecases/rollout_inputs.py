@@ -153,6 +153,13 @@ def resolve(request: RolloutRequest) -> Inputs:
         diverges=diverges,
         assumptions=(),
     )
+    if not inputs.has_content:
+        assumptions.append(
+            "the matrices hold what content there is: `residual`, `residual_content` and "
+            "`measured_kernel` coincide"
+            if kernel.type == "measured"
+            else "content logits are 0: `residual` and `residual_content` coincide"
+        )
     return replace(inputs, assumptions=tuple(assumptions))
 
 

@@ -54,8 +54,22 @@ def _dead(zone: DeadZone, n: int) -> str:
     return (
         f"Dead zone: tokens {zone.start} to {zone.end - 1} of {n} ({zone.fraction:.0%} of the "
         f"prompt) get less than {zone.threshold:g} of an even share, {zone.mean_density:.2g} of it "
-        f"on average; the quietest place is at {zone.argmin / max(1, n - 1):.0%} of the prompt."
+        f"on average; the quietest place is {_place(zone.argmin, n)}."
     )
+
+
+def _place(position: int, n: int) -> str:
+    """Where a token stands, in words; the ends by name, which percentages would round into."""
+    if position == n - 1:
+        return "the last token"
+    if position == n - 2:
+        return "just before the last token"
+    if position == 0:
+        return "the first token"
+    share = 100 * position / (n - 1)
+    if round(share) >= 100:
+        return f"{n - 1 - position} tokens before the last"
+    return f"at {share:.0f}% of the prompt"
 
 
 def _advice(zone: DeadZone, n: int) -> str:

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from service.contract.architectures import ARCHITECTURES
+from service.contract.curves import DeadZone
 from service.contract.errors import InvalidRequest, TooLarge
 from service.contract.rollouts import RolloutRequest, RolloutResponse
 from service.theory import cesaro, kernels, rollout
 from service.usecases import rollouts
 from service.usecases.rollout_bounds import check_work
 from service.usecases.rollout_inputs import resolve
+from service.usecases.rollout_summary import summarise
 
 EVERYTHING = [
     "attention_only",
@@ -62,7 +64,7 @@ def test_defaults(body: dict[str, Any]) -> None:
         "positional_encoding",
         "content",
     ]
-    assert len(answer.assumptions) == 2
+    assert len(answer.assumptions) == 3
     assert any("Dead zone: tokens" in sentence for sentence in answer.summary)
     assert any("Put what matters" in sentence for sentence in answer.summary)
     assert answer.cesaro.width_by_depth[-1].layers == layers
@@ -476,3 +478,71 @@ def test_no_nan_for_any_request(body: dict[str, Any]) -> None:
         assert sum(force.influence) == pytest.approx(1)
     assert math.isfinite(answer.collapse.row_entropy)
     assert "nan" not in " ".join(answer.summary)
+
+
+def zone_at(argmin: int, n: int) -> DeadZone:
+    return DeadZone(
+        start=1,
+        end=n,
+        fraction=0.9,
+        mean_density=0.4,
+        min_density=0.3,
+        argmin=argmin,
+        threshold=0.75,
+    )
+
+
+@pytest.mark.parametrize(
+    ("argmin", "n", "words"),
+    [
+        (998, 1000, "is just before the last token."),
+        (997, 1000, "is 2 tokens before the last."),
+        (999, 1000, "is the last token."),
+        (0, 1000, "is the first token."),
+        (500, 1001, "is at 50% of the prompt."),
+        (990, 1000, "is at 99% of the prompt."),
+        (1, 3, "is just before the last token."),
+    ],
+)
+def test_the_quietest_place_in_words(argmin: int, n: int, words: str) -> None:
+    inputs = resolve(RolloutRequest(layers=2, sequence_length=n))
+    report = post({"layers": 2}).cesaro
+    sentences = summarise(inputs, np.full(n, 1 / n), zone_at(argmin, n), report)
+    assert any(f"the quietest place {words}" in sentence for sentence in sentences)
+
+
+def test_the_quietest_place_of_a_plain_model_is_just_before_the_end() -> None:
+    answer = post({"layers": 24, "sequence_length": 512})
+    assert any("is just before the last token." in sentence for sentence in answer.summary)
+    assert not any("100% of the prompt;" in sentence for sentence in answer.summary)
+
+
+@pytest.mark.parametrize(
+    ("change", "coincide"),
+    [
+        ({}, True),
+        ({"kernel": {"type": "alibi"}}, True),
+        ({"content": {"diagonal": 2.0, "scale": 0.0}}, True),
+        ({"content": {"diagonal": 2.0}}, False),
+    ],
+)
+def test_curves_that_coincide_are_said_to(change: dict[str, Any], coincide: bool) -> None:
+    answer = post({"layers": 3, "sequence_length": 40, **change})
+    same = bool((influence(answer, "residual") == influence(answer, "residual_content")).all())
+    assert same is coincide
+    said = any("`residual` and `residual_content` coincide" in one for one in answer.assumptions)
+    assert said is coincide
+
+
+def test_measured_matrices_are_said_to_hold_the_content() -> None:
+    answer = post(
+        {
+            "sequence_length": 2,
+            "layers": 2,
+            "kernel": {"type": "measured", "matrices": [[[1.0, 0.0], [0.5, 0.5]]]},
+        }
+    )
+    assert any("`measured_kernel` coincide" in one for one in answer.assumptions)
+    np.testing.assert_array_equal(
+        influence(answer, "residual"), influence(answer, "measured_kernel")
+    )
