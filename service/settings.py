@@ -41,7 +41,9 @@ class Settings(BaseSettings):
 
     # Gateway
     host: str = "127.0.0.1"
+    """Address that the gateway listens on; beyond loopback keys are required."""
     port: int = Field(default=8080, ge=0, le=65_535)
+    """Port that the gateway listens on; 0 lets the system choose one."""
     api_keys: StringList = ()
     """SHA-256 hex digests or plain keys, comma separated. Required beyond loopback."""
     allow_anonymous: bool = False
@@ -49,9 +51,11 @@ class Settings(BaseSettings):
     allowed_models: StringList = ("*",)
     """Patterns (fnmatch) that a model id must match."""
     max_body_bytes: int = Field(default=8_000_000, ge=1_000)
+    """Size of a request body beyond which it is refused with 413."""
     rate_limit_per_minute: int = Field(default=0, ge=0)
     """Requests per key and minute; 0 is no limit."""
     max_queued: int = Field(default=10_000, ge=1)
+    """Waiting jobs beyond which a new one is refused with 429."""
     max_cost: float = Field(default=5e9, gt=0)
     """Bound on length x layers x heads x documents, checked before queueing."""
     max_wait_seconds: float = Field(default=60.0, gt=0)
@@ -59,10 +63,13 @@ class Settings(BaseSettings):
     resolve_ttl: float = Field(default=3_600.0, gt=0)
     """Seconds for which a floating revision is answered from the cache."""
     theory_threads: int = Field(default=2, ge=1, le=16)
+    """Threads of a gateway for rollouts, placements and pictures."""
 
     # Queue
     lease_seconds: float = Field(default=45.0, gt=0)
+    """Silence of a worker after which another takes its job."""
     max_attempts: int = Field(default=3, ge=1, le=100)
+    """Workers that may be lost over one job before it fails with `worker_lost`."""
     job_ttl: float = Field(default=7 * 86_400.0, gt=0)
     """Seconds for which the record of a finished job is kept."""
     profile_ttl: float = Field(default=0.0, ge=0)
@@ -76,16 +83,23 @@ class Settings(BaseSettings):
 
     # Worker
     queue: Literal["auto", "cpu", "gpu"] = "auto"
+    """Queue that a worker serves; auto is the one of its device."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where a worker computes; auto is CUDA where there is a GPU."""
     torch_threads: int = Field(default=1, ge=1, le=256)
+    """Threads of torch in each worker; never more in all than free cores."""
     model_cache_bytes: int = Field(default=8_000_000_000, ge=0)
+    """Bytes of models that a worker keeps loaded between jobs."""
     batch_size: int = Field(default=0, ge=0)
     """Documents per batch; 0 chooses from free memory."""
     hub_token: SecretStr | None = None
+    """Token of the model hub, for gated models; only workers need it."""
 
     # Logs
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least severe lines that are written."""
     log_format: Literal["json", "text"] = "json"
+    """`json` for machines, a line each; `text` for people."""
 
     @field_validator("api_keys", "allowed_models", mode="before")
     @classmethod

@@ -47,3 +47,7 @@ def test_a_child_with_the_same_environment_has_the_same_settings(
 def test_secrets_do_not_show() -> None:
     settings = Settings(redis_url="redis://:hidden@127.0.0.1", hub_token="hidden")
     assert "hidden" not in repr(settings)
+
+
+def test_every_setting_is_explained() -> None:
+    assert [name for name, field in Settings.model_fields.items() if not field.description] == []

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,10 @@ def test_a_model_without_tokenizer_reads_random_tokens(
     asked = documents.build(Documents(source="random_tokens"), bare, 30, seed=0)
     assert asked.digest == found.digest
     assert asked.warnings == ()
+    preset = replace(bare, id="gpt2", weights="random")
+    said = documents.build(Documents(), preset, 30, seed=0).warnings
+    assert said == ("the random weights of the preset gpt2 come without a tokenizer: "
+                    "random tokens were read",)  # fmt: skip
     with pytest.raises(DocumentsUnusable, match="random_tokens only"):
         documents.build(Documents(source="inline", texts=["some text"]), bare, 3, seed=0)
 
