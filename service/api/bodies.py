@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from email.message import Message
+from functools import reduce
+from operator import getitem
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -103,6 +105,8 @@ def _told(error: Mapping[str, Any], model: type[BaseModel], document: Any) -> di
     told = {**error, "loc": _path(error, document)}
     if error["type"] == "extra_forbidden":
         told["msg"] = wording.unknown_field(model, error["loc"])
+    if wording.is_choice(str(error["type"])):
+        told["input"] = reduce(getitem, told["loc"], document)
     return told
 
 

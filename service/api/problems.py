@@ -116,7 +116,7 @@ def problem_type(code: str) -> ProblemType:
         title=code.replace("_", " ").capitalize(),
         status=status,
         code=code,
-        retryable=known.retryable if known is not None else status >= 500,
+        retryable=known.retryable if known is not None else status in (408, 503),
         meaning=_HTTP_MEANING[code] if known is None else cleandoc(known.__doc__ or ""),
     )
 
@@ -279,4 +279,7 @@ def _allowed_methods(request: Request) -> list[str]:
 
 def _clean(text: str) -> str:
     """Bounded and encodable: field names come from the caller, who may send lone surrogates."""
-    return text.encode("utf-8", "replace").decode()[:_MAX_TEXT]
+    clean = text.encode("utf-8", "replace").decode()
+    if len(clean) <= _MAX_TEXT:
+        return clean
+    return clean[: _MAX_TEXT - 1].rsplit(" ", 1)[0] + "…"  # between words

@@ -1,8 +1,9 @@
 """Pydantic's messages, in words for who made the request: what a pattern stands for, and which
-field an unknown one was meant to be."""
+field or name an unknown one was meant to be."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_origin
@@ -13,6 +14,12 @@ from service.contract.base import PATTERN_WORDS
 
 _MAX_NAME = 64
 """A longer name is no slip of the pen, and comparing it costs."""
+_MAX_LIST = 160
+"""Characters up to which a message lists every name that would do."""
+_NEAREST = 3
+_CHOICES = {"literal_error": "expected", "enum": "expected", "union_tag_invalid": "expected_tags"}
+"""Faults of a value that must be one of some names, and where pydantic keeps these."""
+_QUOTED = re.compile(r"'([^']*)'")
 
 
 def message(item: Mapping[str, Any]) -> str:
@@ -20,7 +27,34 @@ def message(item: Mapping[str, Any]) -> str:
     if item["type"] == "string_pattern_mismatch":
         words = PATTERN_WORDS.get(str(item.get("ctx", {}).get("pattern")))
         return words or "has characters, or a form, that are not allowed here"
+    if item["type"] in _CHOICES:
+        return _choice(item)
     return str(item["msg"]).removeprefix("Value error, ")
+
+
+def is_choice(kind: str) -> bool:
+    """Whether `message` words this kind of fault better with the item's `input`."""
+    return kind in _CHOICES
+
+
+def _choice(item: Mapping[str, Any]) -> str:
+    """All names while they are few; the nearest ones of many. Echoes nothing of the input."""
+    context = item.get("ctx", {})
+    expected = str(context.get(_CHOICES[item["type"]], ""))
+    names = _QUOTED.findall(expected)
+    # In a union the name is a member of the object that stands at the location.
+    given = context.get("tag", item.get("input"))
+    near: list[str] = []
+    if isinstance(given, str) and _fits(given):
+        near = get_close_matches(given.lower(), names, n=_NEAREST, cutoff=0.5)
+    where = f"{context['discriminator']} ".replace("'", "`") if "discriminator" in context else ""
+    if len(expected) <= _MAX_LIST:
+        words = f"{where}must be {expected}"
+        return f"{words}; did you mean '{near[0]}'?" if near else words
+    words = f"{where}must be one of {len(names)} names"
+    if near:
+        return f"{words}; the nearest: {', '.join(near)}"
+    return f"{words}, such as {', '.join(names[:_NEAREST])}; /openapi.json has them all"
 
 
 def unknown_field(model: type[BaseModel], location: Sequence[str | int]) -> str:

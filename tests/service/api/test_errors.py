@@ -426,3 +426,54 @@ async def test_a_misspelt_field_is_told_what_it_was_meant_to_be(
     messages = {error["field"]: error["message"] for error in document["errors"]}
     expected = "unknown field" if meant is None else f"unknown field; did you mean `{meant}`?"
     assert (messages[field] if field else messages.popitem()[1]) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field", "words"),
+    [
+        ("/v1/rollouts", {"architecture": "gpt-2"}, "architecture", "the nearest: gpt2"),
+        ("/v1/rollouts", {"architecture": "LLaMA-3-8B"}, "architecture", "the nearest: llama-3-8b"),
+        ("/v1/rollouts", {"architecture": "zzz"}, "architecture", "/openapi.json has them all"),
+        ("/v1/rollouts", {"architecture": 3}, "architecture", "/openapi.json has them all"),
+        ("/v1/rollouts", {"architecture": "a" * 9_999}, "architecture", "has them all"),
+        ("/v1/rollouts", {"kernel": {"type": "alibbi"}}, "kernel.type", "did you mean 'alibi'?"),
+        ("/v1/rollouts", {"mixing": {"type": "constnt"}}, "mixing", "did you mean 'constant'?"),
+        ("/v1/rollouts", {"predictions": ["cesaro", "residul"]}, "predictions.1", "'residual'"),
+        (
+            "/v1/placements",
+            {"density": [1], "chunks": [], "objective": "total"},
+            "objective",
+            "must be 'mean_visibility', 'total_mass' or 'worst_case'; did you mean 'total_mass'?",
+        ),
+    ],
+)
+async def test_an_unknown_name_is_told_the_nearest_ones(
+    client: httpx.AsyncClient, path: str, body: Any, field: str, words: str
+) -> None:
+    document = assert_problem(await client.post(path, json=body), 422, "invalid_request")
+    messages = {error["field"]: error["message"] for error in document["errors"]}
+    assert words in messages[field]
+    assert words in document["detail"]
+    assert all(len(text) < 300 for text in [document["detail"], *messages.values()])  # uncut
+    assert "aaaaa" not in document["detail"]
+    assert "alibbi" not in document["detail"]
+
+
+async def test_an_unknown_name_in_the_query_is_told_the_nearest_one(
+    client: httpx.AsyncClient,
+) -> None:
+    answer = await client.get(f"/v1/profiles/{'a' * 32}/dead-zone?source=measurd")
+    document = assert_problem(answer, 422, "invalid_request")
+    assert "measured" in document["detail"]
+    assert "measurd" not in document["detail"]
+
+
+def test_a_long_detail_is_cut_between_words() -> None:
+    words = [f"word{i}" for i in range(100)]
+    document = json.loads(problem({"type": "http"}, "not_found", " ".join(words)).body)
+    assert len(document["detail"]) <= 300
+    head, end = document["detail"][:-1].split(" "), document["detail"][-1]
+    assert end == "…"
+    assert head == words[: len(head)]
+    whole = json.loads(problem({"type": "http"}, "not_found", "x" * 400).body)["detail"]
+    assert len(whole) == 300
