@@ -110,6 +110,11 @@ class ProfileRequest(Wire):
             return self.objective
         return "jacobian" if self.weights == "random" else "argmax_probability"
 
+    @property
+    def confidential(self) -> bool:
+        """Whether it holds the caller's own words."""
+        return self.documents.texts is not None or self.target is not None
+
     def identity(self) -> dict[str, Any]:
         """The request less what does not change its result, with defaults filled in.
 

@@ -161,6 +161,18 @@ class ClaimStore:
         """
         return int(self._run("expire", self._max_attempts, self._ttl_ms))
 
+    def forget_history(self) -> bool:
+        """Have the append-only file written anew from what is still held; whether it was begun.
+
+        Until then the file still holds the requests of jobs that ended. A managed server may not
+        allow this; a rewrite that runs already will do, unless the job ended after it began.
+        """
+        try:
+            self.client.bgrewriteaof()
+        except redis.ResponseError:
+            return False
+        return True
+
     def uptime(self) -> int:
         """Seconds since the server started."""
         return int(self.client.info("server")["uptime_in_seconds"])

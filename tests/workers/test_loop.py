@@ -6,6 +6,7 @@ import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -189,3 +190,22 @@ async def test_an_idle_worker_stops_soon(
         await asyncio.sleep(0.05)
     process.send_signal(number)
     assert process.wait(5) == 0
+
+
+async def test_the_callers_words_leave_the_stores_disk_soon_after_the_job(
+    workers: Workers, jobs: JobStore, redis_async: redis.asyncio.Redis, make_request: Make
+) -> None:
+    words = "sleep 0#nobody-else-may-read-this"
+    job_id = await submit(jobs, make_request(words))
+    folder = Path((await redis_async.config_get("dir"))["dir"]) / "appendonlydir"
+
+    def on_disk() -> bool:
+        return any(words.encode() in path.read_bytes() for path in folder.iterdir())
+
+    assert on_disk()
+    workers.start()
+    await until(jobs, job_id)
+    end = time.monotonic() + 20
+    while on_disk():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.1)
