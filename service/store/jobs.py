@@ -81,6 +81,7 @@ class JobStore:
         pinned: bool = False,
         owner_key: str | None = None,
         trace: str = "",
+        cost: float = 0.0,
     ) -> Submission:
         """Accept a job, unless the same one waits, runs or is done.
 
@@ -95,13 +96,14 @@ class JobStore:
             pinned: the request names a commit, so its result never ages.
             owner_key: who asks; None is the one anonymous caller.
             trace: id of the HTTP request, for the worker's log.
+            cost: how much work it is, in any unit that all jobs share; 0 is unknown.
 
         Raises:
             QueueFull: `max_queued` jobs wait already.
             StoreUnavailable: Redis is away or out of memory; nothing was written.
         """
         flags = [str(int(high)), str(int(pinned)), owner_key or ANONYMOUS]
-        limits: list[str | int] = [self._max_queued, self._resolve_us, trace]
+        limits: list[str | int] = [self._max_queued, self._resolve_us, trace, f"{cost:.6g}"]
         reply = await self._run("submit", job_id, request_json, queue, *flags, *limits)
         if reply[0] == b"full":
             mean, workers = float(reply[1] or 5), max(1, int(reply[2]))

@@ -19,13 +19,14 @@ may touch any of them. The Lua scripts get these names from `lua_header`; none i
     {lacuna}:tokenizer:<digest>      string   a tokenizer.json, compressed; expires when unused
     {lacuna}:worker:<name>           string   JSON of what a live worker offers; has a TTL
     {lacuna}:workers:<queue>         zset     a queue's workers by when they count as gone (µs)
-    {lacuna}:stats                   hash     counters and histograms since the store was created
+    {lacuna}:stats                   hash     counters and histograms of all time; mean run times
     {lacuna}:housekeeper             string   held by whoever reconciles now; has a TTL
     {lacuna}:events                  channel  the id of each job whose state or progress changed
 
 Fields of a job: `state`, `queue`, `high`, `pinned`, `request` (JSON, dropped at the end: it may
-hold the caller's texts), `trace` (id of the HTTP request), `attempts`, `token` (fence: the lease's
-owner), `worker`, `progress`, `message`, `cancel`, `interest` (callers who still want it),
+hold the caller's texts), `trace` (id of the HTTP request), `cost` (how much work it is),
+`attempts`, `token` (fence: the lease's owner), `worker`, `progress`, `message`, `cancel`,
+`interest` (callers who still want it),
 `by:<owner>` (1 while that caller is interested, 0 afterwards), `created`, `started`, `finished`,
 `code`, `detail`, `retryable` (why it failed), `profile` (the result's id). All times are
 microseconds since 1970 by the server's clock.
@@ -60,6 +61,10 @@ HIGH: Final = ":hi"
 JOBS_OF: Final = ":jobs"
 DEAD_LETTERS: Final = 1_000
 WAKE_TOKENS: Final = 64
+ESTIMATED: Final = 32
+"""So many of the jobs ahead are estimated one by one; those behind them count as their mean."""
+BUSY: Final = 256
+"""So many running jobs of a queue enter an estimate."""
 STRANDED_US: Final = 600_000_000
 """After waiting this long in a queue without any worker, a job moves to the other queue (µs)."""
 

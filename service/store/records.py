@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, cast
@@ -11,8 +12,11 @@ from service.contract.jobs import Failure, Job, JobState
 
 _FIELDS: Final = (
     "state", "attempts", "progress", "message", "queue", "high", "created", "started", "finished",
-    "code", "detail", "retryable", "profile", "cancel", "ahead", "mean_run", "workers", "now",
+    "code", "detail", "retryable", "profile", "cancel", "cost",
+    "ahead", "expected", "running", "before", "workers", "now",
 )  # fmt: skip
+_LOADING: Final = 0.05
+"""Progress up to which a job's pace says nothing: its model is being loaded."""
 Reply = Sequence[bytes | None]
 
 
@@ -26,18 +30,52 @@ def _time(value: str | None) -> str | None:
     return iso(float(value)) if value else None
 
 
+def _seconds(text: str | None) -> float | None:
+    return None if text is None or text == "?" else float(text)
+
+
+def _remaining(elapsed: float, progress: float, expected: float | None) -> float | None:
+    """Seconds that a running job still takes: at first by past jobs, more and more by its own pace.
+
+    None while neither tells: it loads its model, or has outrun everything that was known.
+    """
+    by_history = None if expected is None or expected <= elapsed else expected - elapsed
+    if progress <= _LOADING:
+        return by_history
+    by_pace = elapsed * (1 - progress) / progress
+    return by_pace if by_history is None else progress * by_pace + (1 - progress) * by_history
+
+
+def _start(fields: dict[str, str | None]) -> float | None:
+    """Seconds until a worker is free for a waiting job, each job ahead going to the first to be."""
+    ahead = int(fields["ahead"] or 0)
+    rows = [row.split() for row in (fields["running"] or "").split(";") if row]
+    busy = [_remaining(float(row[0]), float(row[1]), _seconds(row[2])) for row in rows]
+    before = [_seconds(text) for text in (fields["before"] or "").split(";") if text]
+    free = [seconds for seconds in busy if seconds is not None]
+    known = [seconds for seconds in before if seconds is not None]
+    if len(free) < len(busy) or len(known) < len(before):
+        return None
+    workers = max(1, int(fields["workers"] or 0), len(free))
+    free += [0.0] * (workers - len(free))
+    heapq.heapify(free)
+    for seconds in known:
+        heapq.heapreplace(free, free[0] + seconds)
+    rest = max(0, ahead - len(known))
+    return free[0] + (rest * sum(known) / len(known) / workers if rest and known else 0.0)
+
+
 def _eta(fields: dict[str, str | None]) -> float | None:
-    """Seconds until the end, from the mean run time of the queue; None while nothing is known."""
-    progress, mean = float(fields["progress"] or 0), fields["mean_run"]
+    """Seconds until the end; None unless past jobs of about its size, or its own pace, tell."""
+    expected = _seconds(fields["expected"])
+    found: float | None = None
     if fields["state"] == "running":
         elapsed = (float(fields["now"] or 0) - float(fields["started"] or 0)) / 1e6
-        if progress > 0:
-            return round(max(0.0, elapsed / progress - elapsed), 1)
-        return None if mean is None else round(max(0.0, float(mean) - elapsed), 1)
-    if fields["state"] != "queued" or mean is None or fields["ahead"] is None:
-        return None
-    workers = max(1, int(fields["workers"] or 0))
-    return round(float(mean) * (int(fields["ahead"]) / workers + 1), 1)
+        found = _remaining(elapsed, min(1.0, float(fields["progress"] or 0)), expected)
+    elif fields["state"] == "queued" and fields["ahead"] is not None and expected is not None:
+        start = _start(fields)
+        found = None if start is None else start + expected
+    return None if found is None else round(found, 1)
 
 
 def _failure(fields: dict[str, str | None]) -> Failure | None:

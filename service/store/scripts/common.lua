@@ -59,9 +59,58 @@ local function fail(id, at, ttl, code, detail, retryable)
 end
 
 local VIEW = {'state', 'attempts', 'progress', 'message', 'queue', 'high', 'created', 'started',
-  'finished', 'code', 'detail', 'retryable', 'profile', 'cancel'}
+  'finished', 'code', 'detail', 'retryable', 'profile', 'cancel', 'cost'}
 
--- A job as callers see it: the fields of VIEW, then jobs ahead, mean run (s), workers, now.
+-- Where the mean seconds per cost of past jobs stand: jobs of one order of magnitude together, for
+-- what a job costs beside its work weighs more in a small one.
+local function per_cost(queue, cost, orders)
+  return 'per_cost:' .. queue .. ':' .. int(math.floor(math.log10(cost)) + orders)
+end
+
+-- Seconds that a job of this cost should run, from past ones at most ten times as large or small;
+-- '?' while there are none.
+local function expected(queue, cost)
+  cost = tonumber(cost or 0)
+  if cost <= 0 then return '?' end
+  for _, orders in ipairs({0, -1, 1}) do
+    local mean = redis.call('HGET', STATS, per_cost(queue, cost, orders))
+    if mean then return string.format('%.3f', cost * tonumber(mean)) end
+  end
+  return '?'
+end
+
+-- What keeps the workers of a queue busy now: 'elapsed progress expected' of every running job.
+local function running(queue, at)
+  local found = {}
+  for _, leased in ipairs(QUEUES) do
+    for _, id in ipairs(redis.call('ZRANGE', LEASED .. leased, 0, BUSY - 1)) do
+      local f = redis.call('HMGET', JOB .. id, 'worker', 'started', 'progress', 'cost', 'cancel')
+      if leased == queue or redis.call('ZSCORE', WORKERS .. queue, f[1] or '') then
+        local elapsed = (at - tonumber(f[2] or at)) / 1000000
+        local progress = f[5] and '1' or f[3] or '0' -- a cancelled one ends now
+        found[#found + 1] = string.format('%.3f %s %s', elapsed, progress, expected(leased, f[4]))
+      end
+    end
+  end
+  return table.concat(found, ';')
+end
+
+-- Expected seconds of the first jobs that stand before place `ahead`.
+local function before(queue, high, ahead)
+  local found = {}
+  for _, first in ipairs(high == '1' and {'1'} or {'1', '0'}) do
+    local last = math.min(ahead, ESTIMATED) - #found - 1
+    if last >= 0 then
+      for _, id in ipairs(redis.call('ZRANGE', ready_key(queue, first), 0, last)) do
+        found[#found + 1] = expected(queue, redis.call('HGET', JOB .. id, 'cost'))
+      end
+    end
+  end
+  return table.concat(found, ';')
+end
+
+-- A job as callers see it: the fields of VIEW, then jobs ahead, expected seconds, what runs, what
+-- stands before it, workers, now.
 local function view(id)
   local v = redis.call('HMGET', JOB .. id, unpack(VIEW))
   if not v[1] then return false end
@@ -71,10 +120,14 @@ local function view(id)
     ahead = redis.call('ZRANK', ready_key(queue, v[6]), id)
     if ahead and v[6] ~= '1' then ahead = ahead + redis.call('ZCARD', ready_key(queue, '1')) end
   end
-  local n = #VIEW
+  local n, own = #VIEW, expected(queue, v[#VIEW])
   v[n + 1] = ahead and int(ahead)
-  v[n + 2] = redis.call('HGET', STATS, 'mean_run:' .. queue)
-  v[n + 3] = int(redis.call('ZCOUNT', WORKERS .. queue, int(at), '+inf'))
-  v[n + 4] = int(at)
+  v[n + 2] = own
+  v[n + 3], v[n + 4] = '', ''
+  if ahead and own ~= '?' then
+    v[n + 3], v[n + 4] = running(queue, at), before(queue, v[6], ahead)
+  end
+  v[n + 5] = int(redis.call('ZCOUNT', WORKERS .. queue, int(at), '+inf'))
+  v[n + 6] = int(at)
   return v
 end

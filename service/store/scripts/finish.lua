@@ -7,7 +7,7 @@
 -- profiles are content-addressed; the job ends if it waits again, but another worker's lease stands.
 local id, token, ttl, outcome = ARGV[1], ARGV[2], ARGV[3], ARGV[5]
 local key, at = JOB .. id, now()
-local f = redis.call('HMGET', key, 'token', 'state', 'queue', 'started', 'pinned', 'interest', 'high')
+local f = redis.call('HMGET', key, 'token', 'state', 'queue', 'started', 'pinned', 'interest', 'high', 'cost')
 local mine = f[1] == token and f[2] == 'running'
 local late = ARGV[4] == '1' and outcome == 'done'
 if not mine and not late then return 'lost' end
@@ -15,10 +15,12 @@ local queue = f[3]
 
 -- The first write takes memory: a full server refuses it, and then nothing is written; the worker
 -- keeps the result and tries again.
+-- -> whether it is a new one
 local function keep_profile(pid, body, envelope, summary, model)
   local pkey, size = PROFILE .. pid, #body + #envelope + #summary
   -- Immutable: what stands under this id already is never changed.
-  if redis.call('EXISTS', pkey) == 0 then
+  local new = redis.call('EXISTS', pkey) == 0
+  if new then
     redis.call('HSET', pkey, 'body', body, 'envelope', envelope, 'summary', summary, 'model', model,
       'size', int(size), 'created', int(at))
     redis.call('ZADD', PROFILES, int(at), pid)
@@ -27,17 +29,26 @@ local function keep_profile(pid, body, envelope, summary, model)
   end
   redis.call('ZADD', PROFILES_USED, int(at), pid)
   redis.call('SADD', pkey .. JOBS_OF, id)
+  return new
 end
 
-local function measure_run()
+local function learn(name, value)
+  local mean = tonumber(redis.call('HGET', STATS, name) or value)
+  redis.call('HSET', STATS, name, string.format('%.9g', mean + 0.2 * (value - mean)))
+end
+
+local function measure_run(new)
   local run = (at - tonumber(f[4] or at)) / 1000000
   observe('run', RUN_BUCKETS, run)
-  local mean = tonumber(redis.call('HGET', STATS, 'mean_run:' .. queue) or run)
-  redis.call('HSET', STATS, 'mean_run:' .. queue, string.format('%.6f', mean + 0.2 * (run - mean)))
+  learn('mean_run:' .. queue, run)
+  local cost = tonumber(f[8] or 0)
+  -- A profile that stood already was found, not made: that tells nothing about the work.
+  if new and cost > 0 then learn(per_cost(queue, cost, 0), run / cost) end
 end
 
+local new = false
 if outcome == 'done' then
-  keep_profile(ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10])
+  new = keep_profile(ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10])
   if not mine and f[2] ~= 'queued' then return 'lost' end
 end
 redis.call('ZREM', LEASED .. queue, id)
@@ -47,7 +58,7 @@ if outcome == 'done' then
   close(id, 'done', at, ttl)
   -- A pinned revision is answered from the cache for as long as its profile exists.
   if f[5] == '1' then redis.call('PERSIST', key) end
-  if mine then measure_run() end
+  if mine then measure_run(new) end
 elseif outcome == 'failed' then
   fail(id, at, ttl, ARGV[6], ARGV[7], ARGV[8])
 elseif tonumber(f[6] or 0) > 0 then

@@ -1,4 +1,5 @@
--- Accept a job, once. ARGV: id, request, queue, high, pinned, owner, max_queued, resolve_ttl (µs), trace.
+-- Accept a job, once. ARGV: id, request, queue, high, pinned, owner, max_queued, resolve_ttl (µs), trace,
+-- cost.
 -- -> {'full', mean run, workers}, or {'kept' | 'created', view}
 local id, request, queue, high, pinned, owner = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local key, at = JOB .. id, now()
@@ -37,7 +38,7 @@ end
 
 -- HSET comes first: a server out of memory refuses it, and then nothing is written at all.
 redis.call('HSET', key, 'state', 'queued', 'queue', queue, 'high', high, 'pinned', pinned, 'request', request,
-  'trace', ARGV[9], 'attempts', '0', 'progress', '0', 'message', '', 'created', int(at))
+  'trace', ARGV[9], 'cost', ARGV[10], 'attempts', '0', 'progress', '0', 'message', '', 'created', int(at))
 redis.call('HDEL', key, 'token', 'worker', 'cancel', 'started', 'finished', 'code', 'detail', 'retryable', 'profile')
 -- Earlier callers may still read the job, but only this one wants it now.
 for _, field in ipairs(redis.call('HKEYS', key)) do

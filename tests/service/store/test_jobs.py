@@ -191,17 +191,85 @@ async def test_position_counts_those_ahead_and_high_priority_goes_first(
     assert order == [name(2), name(9), name(0), name(1)]
 
 
-async def test_eta_comes_from_past_runs(jobs: JobStore, claims: ClaimStore) -> None:
-    assert (await jobs.submit(name(0), REQUEST, queue="cpu")).job.eta_seconds is None
+async def run_one(jobs: JobStore, claims: ClaimStore, number: int, cost: float) -> None:
+    """A job of that cost that takes 0.2 s."""
+    await jobs.submit(name(number), REQUEST, queue="cpu", cost=cost)
     claim = claims.claim()
     assert claim is not None
-    await asyncio.sleep(0.15)
-    claims.finish(claim, result())
-    first = (await jobs.submit(name(1), REQUEST, queue="cpu")).job.eta_seconds
-    second = (await jobs.submit(name(2), REQUEST, queue="cpu")).job.eta_seconds
-    assert first is not None
-    assert second is not None
-    assert 0.1 <= first < second
+    await asyncio.sleep(0.2)
+    assert claims.finish(claim, result(number)) == "ok"
+
+
+async def eta(jobs: JobStore, number: int, cost: float) -> float | None:
+    return (await jobs.submit(name(number), REQUEST, queue="cpu", cost=cost)).job.eta_seconds
+
+
+async def test_eta_follows_a_jobs_own_cost_and_those_ahead(
+    jobs: JobStore, claims: ClaimStore
+) -> None:
+    assert await eta(jobs, 0, 1e6) is None
+    await jobs.cancel(name(0))
+    await run_one(jobs, claims, 1, 1e6)
+    first, second = await eta(jobs, 2, 2e6), await eta(jobs, 3, 9e6)
+    assert first == pytest.approx(0.4, abs=0.2)
+    assert second == pytest.approx(0.4 + 1.8, abs=0.9)
+    promoted = await jobs.submit(name(3), REQUEST, queue="cpu", high=True)
+    assert promoted.job.eta_seconds == pytest.approx(1.8, abs=0.7)
+    assert (await jobs.get(name(2))).eta_seconds == second
+
+
+async def test_eta_is_unknown_without_comparable_jobs(jobs: JobStore, claims: ClaimStore) -> None:
+    await run_one(jobs, claims, 1, 1e6)
+    assert await eta(jobs, 2, 1e9) is None, "a thousand times the work"
+    assert await eta(jobs, 3, 1e6) is None, "it stands behind one of which nothing is known"
+    await jobs.cancel(name(2))
+    assert (await jobs.get(name(3))).eta_seconds is not None
+    assert await eta(jobs, 4, 0) is None, "its cost is unknown"
+
+
+async def test_eta_includes_what_runs(
+    jobs: JobStore, claims: ClaimStore, rival: ClaimStore
+) -> None:
+    await run_one(jobs, claims, 1, 1e6)
+    await jobs.submit(name(2), REQUEST, queue="cpu", cost=1e9)
+    long = rival.claim()
+    assert long is not None
+    assert await eta(jobs, 3, 1e6) is None, "nobody knows how long the other one takes"
+    await asyncio.sleep(0.3)
+    rival.beat(long, 0.1, "document 1/10")
+    waiting = (await jobs.get(name(3))).eta_seconds
+    running = (await jobs.get(name(2))).eta_seconds
+    assert running is not None
+    assert waiting is not None
+    assert running >= 0.3 * 0.9 / 0.1 - 0.2
+    assert waiting >= running
+    await jobs.cancel(name(2))
+    assert (await jobs.get(name(3))).eta_seconds == pytest.approx(0.2, abs=0.1), "it is stopping"
+
+
+async def test_eta_learns_nothing_from_a_profile_that_stood_already(
+    jobs: JobStore, claims: ClaimStore
+) -> None:
+    await run_one(jobs, claims, 1, 1e6)
+    before = await eta(jobs, 2, 1e6)
+    claim = claims.claim()
+    assert claim is not None
+    assert claims.finish(claim, result(1)) == "ok"
+    assert await eta(jobs, 3, 1e6) == before
+
+
+async def test_many_jobs_ahead_count_by_their_mean(
+    redis_async: redis.asyncio.Redis, jobs: JobStore, claims: ClaimStore
+) -> None:
+    await run_one(jobs, claims, 1, 1e6)
+    own = await eta(jobs, 2, 1e6)
+    assert own is not None
+    deep = JobStore(redis_async, max_queued=1_000)
+    for number in range(3, 103):
+        last = (await deep.submit(name(number), REQUEST, queue="cpu", cost=1e6)).job
+    await deep.close()
+    assert last.position == 100
+    assert last.eta_seconds == pytest.approx(101 * own, rel=0.35)
 
 
 async def test_an_expired_lease_requeues_in_front_and_fences_the_former_owner(

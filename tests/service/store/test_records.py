@@ -23,19 +23,44 @@ def test_times_are_utc_to_the_millisecond() -> None:
 @pytest.mark.parametrize(
     ("fields", "seconds"),
     [
-        ({"ahead": "0", "mean_run": "10"}, 10),
-        ({"ahead": "4", "mean_run": "10", "workers": "2"}, 30),
-        ({"ahead": "4", "mean_run": "10", "workers": "0"}, 50),
-        ({"ahead": "4"}, None),
-        ({"state": "running", "started": "0", "now": f"{30 * SECOND}", "progress": "0.75"}, 10),
-        ({"state": "running", "started": "0", "now": f"{4 * SECOND}", "mean_run": "10"}, 6),
-        ({"state": "running", "started": "0", "now": f"{40 * SECOND}", "mean_run": "10"}, 0),
-        ({"state": "running", "started": "0", "now": f"{4 * SECOND}"}, None),
-        ({"state": "done", "mean_run": "10"}, None),
+        ({"ahead": "0", "expected": "10"}, 10),
+        ({"ahead": "0", "expected": "?"}, None),
+        ({"ahead": "2", "expected": "10", "before": "3;4"}, 17),
+        ({"ahead": "2", "expected": "10", "before": "3;?"}, None),
+        ({"ahead": "2", "expected": "10", "before": "3;4", "workers": "2"}, 13),
+        ({"ahead": "3", "expected": "10", "before": "3;4;5", "workers": "2"}, 14),
+        ({"ahead": "1", "expected": "10", "before": "3", "workers": "0"}, 13),
+        ({"ahead": "4", "expected": "10", "before": "3;5"}, 8 + 2 * 4 + 10),
+        ({"ahead": "4", "expected": "10", "before": "3;5", "workers": "2"}, 3 + 2 * 4 / 2 + 10),
+        ({"ahead": "0", "expected": "10", "running": "30 0.75 ?"}, 20),
+        ({"ahead": "0", "expected": "10", "running": "30 0.75 ?", "workers": "2"}, 10),
+        ({"ahead": "0", "expected": "10", "running": "30 0.75 ?;5 0 60"}, 20),
+        ({"ahead": "1", "expected": "10", "running": "30 0.75 ?;5 0 60", "before": "7"}, 27),
+        ({"ahead": "0", "expected": "10", "running": "30 0.01 ?"}, None),
+        ({"ahead": "0", "expected": "10", "running": "30 0.01 20"}, None),
+        ({"ahead": "0", "expected": "10", "running": "30 1 20"}, 10),
     ],
 )
-def test_the_estimate(fields: dict[str, str], seconds: float | None) -> None:
+def test_the_estimate_of_a_waiting_job(fields: dict[str, str], seconds: float | None) -> None:
     assert job_from_view(JOB, view(**fields)).eta_seconds == seconds
+
+
+@pytest.mark.parametrize(
+    ("fields", "seconds"),
+    [
+        ({"now": f"{30 * SECOND}", "progress": "0.75"}, 10),
+        ({"now": f"{30 * SECOND}", "progress": "0.75", "expected": "50"}, 0.75 * 10 + 0.25 * 20),
+        ({"now": f"{30 * SECOND}", "progress": "0.75", "expected": "20"}, 10),
+        ({"now": f"{4 * SECOND}", "expected": "10"}, 6),
+        ({"now": f"{40 * SECOND}", "expected": "10"}, None),
+        ({"now": f"{4 * SECOND}", "progress": "0.04"}, None),
+        ({"now": f"{4 * SECOND}", "progress": "1"}, 0),
+        ({"state": "done", "expected": "10"}, None),
+    ],
+)
+def test_the_estimate_of_a_running_job(fields: dict[str, str], seconds: float | None) -> None:
+    running = {"state": "running", "started": "0"} | fields
+    assert job_from_view(JOB, view(**running)).eta_seconds == seconds
 
 
 def test_a_failure_carries_its_code_and_an_unknown_code_is_passed_on() -> None:
