@@ -56,8 +56,11 @@ class Settings(BaseSettings):
     """Requests per key and minute; 0 is no limit."""
     max_queued: int = Field(default=10_000, ge=1)
     """Waiting jobs beyond which a new one is refused with 429."""
-    max_cost: float = Field(default=5e9, gt=0)
-    """Bound on length x layers x heads x documents, checked before queueing."""
+    max_cost: float = Field(default=1e14, gt=0)
+    """Bound on a request's multiply-adds (`service.usecases.budget`) while CPU workers alone live,
+    checked before queueing. The default is about an hour and a half of one core."""
+    max_cost_gpu: float = Field(default=2e17, gt=0)
+    """The same while a GPU worker lives: requests then go to the GPU queue."""
     max_wait_seconds: float = Field(default=60.0, gt=0)
     """Longest `Prefer: wait`."""
     resolve_ttl: float = Field(default=3_600.0, gt=0)

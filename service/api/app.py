@@ -194,7 +194,7 @@ def _services(settings: Settings, metrics: Metrics, memory: Memory) -> Services:
             jobs=jobs_store,
             store=ProfileStore(client, job_ttl=settings.job_ttl),
             client=client,
-            policy=Policy(settings.allowed_models, settings.max_cost),
+            policy=Policy(settings.allowed_models, settings.max_cost, settings.max_cost_gpu),
         ),
         tokens=TokenCounts(TokenizerStore(client)),
         memory=memory,

@@ -9,27 +9,27 @@ from pathlib import Path
 
 from service.contract.models import ModelCatalogue, WorkerModels
 
-Shape = tuple[int, int]
-"""(layers, heads)."""
-DEMO: dict[str, Shape] = {"demo:smollm2-135m-instruct": (30, 9)}
+Shape = tuple[int, int, int]
+"""(layers, heads, width)."""
+DEMO: dict[str, Shape] = {"demo:smollm2-135m-instruct": (30, 9, 576)}
 PRESETS: dict[str, Shape] = {
-    "bloom-560m": (24, 16),
-    "bloom-7b1": (30, 32),
-    "falcon-rw-1b": (24, 32),
-    "gemma-2-2b": (26, 8),
-    "gpt2-xl": (48, 25),
-    "gpt2": (12, 12),
-    "llama-3-8b": (32, 32),
-    "mistral-7b": (32, 32),
-    "mpt-7b": (32, 32),
-    "olmo-2-1b": (16, 16),
-    "opt-125m": (12, 12),
-    "phi-2": (32, 32),
-    "pythia-160m": (12, 12),
-    "qwen2-0.5b": (24, 14),
-    "qwen3-0.6b": (28, 16),
-    "smollm2-135m": (30, 9),
-    "tinyllama-1.1b": (22, 32),
+    "bloom-560m": (24, 16, 1_024),
+    "bloom-7b1": (30, 32, 4_096),
+    "falcon-rw-1b": (24, 32, 2_048),
+    "gemma-2-2b": (26, 8, 2_304),
+    "gpt2-xl": (48, 25, 1_600),
+    "gpt2": (12, 12, 768),
+    "llama-3-8b": (32, 32, 4_096),
+    "mistral-7b": (32, 32, 4_096),
+    "mpt-7b": (32, 32, 4_096),
+    "olmo-2-1b": (16, 16, 2_048),
+    "opt-125m": (12, 12, 768),
+    "phi-2": (32, 32, 2_560),
+    "pythia-160m": (12, 12, 768),
+    "qwen2-0.5b": (24, 14, 896),
+    "qwen3-0.6b": (28, 16, 1_024),
+    "smollm2-135m": (30, 9, 576),
+    "tinyllama-1.1b": (22, 32, 2_048),
 }
 """The workers' presets; a test compares them with the configurations themselves."""
 PUBLISHED: dict[str, str] = {
@@ -63,7 +63,7 @@ def architectures() -> tuple[str, ...]:
 
 
 def known_shape(model: str) -> Shape | None:
-    """(layers, heads) of a model that is known by name."""
+    """(layers, heads, width) of a model that is known by name."""
     name = PUBLISHED.get(model, model.removeprefix("preset:"))
     return DEMO.get(model) or PRESETS.get(name)
 

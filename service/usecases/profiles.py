@@ -31,11 +31,13 @@ class Policy:
 
     Args:
         allowed_models: fnmatch patterns, one of which a model id must match.
-        max_cost: bound on `budget.cost`.
+        max_cost: bound on `budget.cost` of what goes to the CPU queue.
+        max_cost_gpu: of what goes to the GPU queue.
     """
 
     allowed_models: tuple[str, ...]
     max_cost: float
+    max_cost_gpu: float
 
 
 @dataclass
@@ -60,15 +62,19 @@ class Profiles:
 
         Raises:
             ModelNotAllowed: no pattern of the allow-list matches.
-            TooLarge: it costs more than allowed.
+            TooLarge: it costs more than its queue allows.
             QueueFull: too many wait already.
             StoreUnavailable: Redis is away.
         """
-        self._check(request)
+        self._check_model(request)
+        queue = await self._queue()
+        limit = self.policy.max_cost_gpu if queue == "gpu" else self.policy.max_cost
+        budget.check(request, limit, queue)
         return await self.jobs.submit(
             request.job_id,
             request.model_dump_json(exclude_defaults=True).encode(),
-            queue=await self._queue(),
+            queue=queue,
+            cost=budget.cost(request),
             high=request.priority == "high",
             pinned=is_pinned(request),
             owner_key=owner,
@@ -109,13 +115,12 @@ class Profiles:
                 self._roster = (self.clock(), known)
             return known
 
-    def _check(self, request: ProfileRequest) -> None:
+    def _check_model(self, request: ProfileRequest) -> None:
         if not any(fnmatchcase(request.model, pattern) for pattern in self.policy.allowed_models):
             raise ModelNotAllowed(
                 "this service does not admit the model; GET /v1/models lists what it can load",
                 field="model",
             )
-        budget.check(request, self.policy.max_cost)
 
     async def _queue(self) -> QueueName:
         """The GPU queue while a GPU worker lives, else the CPU queue."""

@@ -172,6 +172,9 @@ async def test_cost_is_bounded_before_queueing(
 ) -> None:
     many = {"model": "x/y", "sequence_length": 131_072, "documents": {"count": 4_096}}
     document = assert_problem(await client.post("/v1/profiles", json=many), 422, "too_large")
+    assert document["errors"][0]["field"] == "sequence_length"
+    many = {"model": "gpt2", "sequence_length": 512, "documents": {"count": 4_096}}
+    document = assert_problem(await client.post("/v1/profiles", json=many), 422, "too_large")
     assert document["errors"][0]["field"] == "documents.count"
     assert untouched(redis_sync)
 

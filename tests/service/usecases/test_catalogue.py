@@ -30,6 +30,7 @@ def test_presets_are_those_of_the_workers() -> None:
         name: (
             first(preset["config"], "num_hidden_layers", "n_layer", "n_layers", "num_layers"),
             first(preset["config"], "num_attention_heads", "n_head", "n_heads"),
+            first(preset["config"], "hidden_size", "n_embd", "d_model"),
         )
         for name, preset in found.items()
     }
@@ -40,8 +41,8 @@ def test_presets_are_those_of_the_workers() -> None:
 
 
 def test_shapes_are_known_by_every_name_and_by_no_other() -> None:
-    assert known_shape("preset:gpt2") == known_shape("openai-community/gpt2") == (12, 12)
-    assert known_shape("demo:smollm2-135m-instruct") == (30, 9)
+    assert known_shape("preset:gpt2") == known_shape("openai-community/gpt2") == (12, 12, 768)
+    assert known_shape("demo:smollm2-135m-instruct") == (30, 9, 576)
     assert known_shape("somebody/gpt2") is None
     assert known_shape("local:anything") is None
 
