@@ -162,6 +162,8 @@ def gateway() -> None:
             log_config=None,
             access_log=False,
             server_header=False,
+            # Beyond so many connections uvicorn answers 503 by itself, before memory runs out.
+            limit_concurrency=4_096,
             # Event streams and waits end only with their jobs.
             timeout_graceful_shutdown=5,
         )

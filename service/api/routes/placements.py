@@ -19,7 +19,7 @@ router = APIRouter(prefix="/v1/placements", tags=["placements"])
     "",
     summary="Order the chunks of a prompt",
     openapi_extra=openapi_body(PlacementRequest),
-    responses=problems(401, 404, 413, 415, 422, 429, 503),
+    responses=problems(401, 404, 408, 413, 415, 422, 429, 503),
 )
 async def place(
     body: Annotated[PlacementRequest, Depends(body_of(PlacementRequest))], services: ServicesHere

@@ -20,7 +20,7 @@ router = APIRouter(prefix="/v1/rollouts", tags=["theory"])
     summary="Predict from an architecture",
     response_model=RolloutResponse,
     openapi_extra=openapi_body(RolloutRequest),
-    responses=problems(401, 413, 415, 422, 429),
+    responses=problems(401, 408, 413, 415, 422, 429),
 )
 async def roll_out(
     body: Annotated[RolloutRequest, Depends(body_of(RolloutRequest))], services: ServicesHere

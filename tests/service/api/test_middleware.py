@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from service.api.access import Keys
+from service.api.bodies import BodyTooSlow
 from service.api.export import Caching, Memory, represent
 from service.api.metrics import Metrics
 from service.api.middleware import BodyLimit, CachedProfiles, Edge
@@ -112,6 +115,47 @@ async def test_a_false_length_does_not_help(length: str) -> None:
     app = BodyLimit(reads_all, 10)
     with pytest.raises(PayloadTooLarge):
         await call(app, scope("POST", content_length=length), b"1" * 11)
+
+
+@pytest.mark.parametrize(
+    ("limits", "interval"),
+    [({"pause": 0.05}, 5.0), ({"pause": 5.0, "seconds": 0.1}, 0.03), ({"seconds": 0.0}, 5.0)],
+)
+async def test_a_body_that_stalls_or_drips_is_given_up(
+    limits: dict[str, float], interval: float
+) -> None:
+    async def receive() -> Message:
+        await asyncio.sleep(interval)
+        return {"type": "http.request", "body": b"x", "more_body": True}
+
+    async def send(message: Message) -> None:
+        raise AssertionError(message)
+
+    started = time.monotonic()
+    with pytest.raises(BodyTooSlow):
+        await BodyLimit(reads_all, 1_000, **limits)(scope("POST"), receive, send)
+    assert time.monotonic() - started < 2
+
+
+async def test_after_the_body_the_end_of_the_connection_is_waited_for() -> None:
+    messages: list[Message] = [{"type": "http.request", "body": b"x"}]
+
+    async def receive() -> Message:
+        if messages:
+            return messages.pop()
+        await asyncio.sleep(0.2)
+        return {"type": "http.disconnect"}
+
+    seen: list[str] = []
+
+    async def app(given: Scope, receive: Receive, send: Send) -> None:
+        seen.extend([(await receive())["type"], (await receive())["type"]])
+
+    async def send(message: Message) -> None:
+        raise AssertionError(message)
+
+    await BodyLimit(app, 10, pause=0.05, seconds=0.05)(scope("POST"), receive, send)
+    assert seen == ["http.request", "http.disconnect"]
 
 
 async def test_memory_answers_before_routing_and_only_what_it_holds() -> None:

@@ -4,12 +4,15 @@ import asyncio
 import csv
 import io
 import json
+import threading
 from typing import Any
 
 import httpx
 import pytest
 import redis
 
+from service.api.export import represent
+from service.contract.errors import InvalidRequest
 from service.contract.profiles import Profile
 from service.store import keys
 from service.usecases.profiles import Profiles
@@ -318,3 +321,70 @@ async def test_comparison(
     assert set(same["difference"]) == {0.0}
     missing = await client.get("/v1/comparisons", params={"a": stored, "b": "f" * 32})
     assert missing.json()["code"] == "profile_not_found"
+
+
+async def test_a_profile_deleted_while_it_is_drawn_stays_away(
+    client: httpx.AsyncClient, stored: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawing, go = threading.Event(), threading.Event()
+
+    def slow(*arguments: Any) -> Any:
+        drawing.set()
+        assert go.wait(10)
+        return represent(*arguments)
+
+    monkeypatch.setattr("service.api.dependencies.represent", slow)
+    address = f"/v1/profiles/{stored}"
+    asked = asyncio.create_task(client.get(address))
+    assert await asyncio.to_thread(drawing.wait, 10)
+    assert (await client.delete(address)).status_code == 204
+    go.set()
+    assert (await asked).status_code == 200
+    assert (await client.get(address)).status_code == 404
+
+
+async def test_reads_and_placements_do_not_wait_for_rollouts(
+    client: httpx.AsyncClient, stored: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, running = threading.Event(), threading.Semaphore(0)
+
+    def long(request: Any) -> Any:
+        running.release()
+        assert go.wait(20)
+        raise InvalidRequest("enough")
+
+    monkeypatch.setattr("service.usecases.rollouts.compute", long)
+    asked = [asyncio.create_task(client.post("/v1/rollouts", json={})) for _ in range(2)]
+    for _ in asked:
+        assert await asyncio.to_thread(running.acquire, timeout=10)
+    address = f"/v1/profiles/{stored}"
+    for path in (address, f"{address}.svg", f"{address}/series", f"{address}/dead-zone"):
+        assert (await asyncio.wait_for(client.get(path), 10)).status_code == 200
+    body = {"architecture": {"layers": 2, "heads": 2}, "chunks": []}
+    chunks = [{"id": "a", "tokens": 9, "relevance": 1}]
+    placing = client.post("/v1/placements", json=body | {"chunks": chunks})
+    assert (await asyncio.wait_for(placing, 10)).status_code == 200
+    go.set()
+    assert {answer.status_code for answer in await asyncio.gather(*asked)} == {422}
+
+
+async def test_accept_is_one_list_however_it_is_sent(
+    client: httpx.AsyncClient, stored: str
+) -> None:
+    address = f"/v1/profiles/{stored}"
+    twice = [("Accept", "text/html"), ("Accept", "text/csv")]
+    for _ in range(2):  # from the route, then from memory
+        answer = await client.get(address, headers=httpx.Headers(twice))
+        assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    refused = await client.get(address, headers={"Accept": "text/html"})
+    assert refused.status_code == 406
+    assert refused.headers["vary"] == "Accept"
+
+
+async def test_preferences_are_one_list_however_they_are_sent(client: httpx.AsyncClient) -> None:
+    job = (await client.post("/v1/profiles", json=REQUEST)).headers["location"]
+    twice = [("Prefer", "respond-async"), ("Prefer", "wait=1")]
+    answer = await client.get(job, headers=httpx.Headers(twice))
+    assert answer.headers["preference-applied"] == "wait=1"
+    other = await client.get(job, headers={"Prefer": "handling=lenient; wait=1"})
+    assert "preference-applied" not in other.headers
