@@ -21,8 +21,9 @@ MAX_SLOPE = 1e3
 MAX_LOGIT = 1e5
 MAX_PROFILE_LENGTH = 16_384
 MAX_MEASURED_LENGTH = 1_024
-MAX_WORK = 2e9
-"""Bound on length x layers x heads x rollouts, weighted by the cost of the kernel."""
+MAX_WORK = 5e9
+"""Bound on length x layers x heads x rollouts, weighted by the cost of the kernel: about
+nanoseconds of one core."""
 
 _Slope = Annotated[float, Field(ge=0, le=MAX_SLOPE)]
 _Logit = Annotated[float, Field(ge=-MAX_LOGIT, le=MAX_LOGIT)]

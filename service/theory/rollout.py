@@ -162,7 +162,8 @@ def collapse(
     coefficients = _mixing(kernels, mixing)
     lambdas = np.array([float(c.mean()) for c in coefficients])
     peaks = np.array([float(c.max()) for c in coefficients])
-    deltas: dict[int, float] = {id(k): k.off_diagonal_mass() for k in kernels}
+    distinct = {id(kernel): kernel for kernel in kernels}  # layers share kernels
+    deltas = {key: kernel.off_diagonal_mass() for key, kernel in distinct.items()}
     off = float(peaks @ np.array([deltas[id(k)] for k in kernels]))
     first, last = (float(np.clip(influence[i], 0.0, 1.0)) for i in (0, -1))
     positive = influence[influence > 0]

@@ -12,6 +12,7 @@ kernels' means over bins in closed form.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,10 +101,10 @@ def from_architecture(
     mlp = _per_layer_number(mlp_gain, layers, "mlp_gain", 1e12)
     heads = _heads(_per_layer(slopes, layers, "slopes"), _per_layer(diagonal, layers, "diagonal"))
     work = sum(len(share) for _, share in heads)
-    if bins is None and work * float(length) ** 2 > EXACT_WORK:
-        bins = int(np.clip(np.cbrt(BINNED_WORK / work), *BINS))
+    if bins is None:
+        bins = bins_for(length, work)
     bounds = edges(length, length if bins is None else bins)
-    branches = _branches(heads, bounds)
+    branches = _Branches(heads, bounds)
     widths = np.diff(bounds).astype(np.float64)
     scales = _forward(branches, lam, mlp, mlp_coherence, widths) if mlp.any() else None
     moment = Moment.read_out(widths)
@@ -112,7 +113,7 @@ def from_architecture(
         if scales is not None:
             draw, gain, between = scales[t]
             moment = moment.through_mlp(gain, between)
-        drawn = branches[t].pull(moment)
+        drawn = branches.of(t).pull(moment)
         keep, take = (1 - lam[t]) ** 2, lam[t] ** 2
         moment = Moment(
             keep * moment.between + take * np.outer(draw, draw) * drawn.between,
@@ -122,15 +123,27 @@ def from_architecture(
     return expand(np.sqrt(moment.diagonal()), bounds)
 
 
+def bins_for(length: int, work: int) -> int | None:
+    """Bins that `from_architecture` chooses; None where every token is kept.
+
+    Args:
+        length: n >= 1.
+        work: distinct heads, summed over layers.
+    """
+    if work * float(length) ** 2 <= EXACT_WORK:
+        return None
+    return int(np.clip(np.cbrt(BINNED_WORK / work), *BINS))
+
+
 def _forward(
-    branches: list[_Branch], lam: F64, mlp: F64, coherence: float, widths: F64
+    branches: _Branches, lam: F64, mlp: F64, coherence: float, widths: F64
 ) -> list[tuple[F64, F64, F64]]:
     """Per layer: D of the attention branch F64[m], and M of the MLP (own F64[m], between)."""
     found = []
     stream = Moment.independent(widths)
-    for branch, mix, squared in zip(branches, lam, mlp, strict=True):
+    for t, (mix, squared) in enumerate(zip(lam, mlp, strict=True)):
         alike, loudness = _correlation(stream)
-        drawn = branch.push(alike)
+        drawn = branches.of(t).push(alike)
         keep, take = (1 - mix) ** 2, mix**2 * loudness[0]
         stream = Moment(
             keep * stream.between + take * drawn.between,
@@ -215,25 +228,35 @@ _Branch = _Exact | _Binned
 Heads = list[tuple[F64, F64]]
 
 
-def _branches(heads: Heads, bounds: I64) -> list[_Branch]:
-    """One operator per layer; layers of equal heads share theirs."""
-    length = int(bounds[-1])
-    exact = bounds.size == length + 1
-    known: dict[bytes, _Branch] = {}
-    branches = []
-    for pairs, share in heads:
+class _Branches:
+    """One operator per layer. Built when asked for, and few are kept: binned kernels of all heads
+    of all layers together would be gigabytes. Layers of equal heads share theirs."""
+
+    _KEPT = 4
+
+    def __init__(self, heads: Heads, bounds: I64) -> None:
+        self._heads, self._bounds = heads, bounds
+        self._known: OrderedDict[bytes, _Branch] = OrderedDict()
+
+    def of(self, layer: int) -> _Branch:
+        """The operator of one layer."""
+        pairs, share = self._heads[layer]
         key = pairs.tobytes() + share.tobytes()
-        if key not in known:
-            slopes = [Slope.of(length, float(s), float(d)) for s, d in pairs]
-            if exact:
-                known[key] = _Exact(slopes, share)
-            else:
-                mass, square, own = map(
-                    np.stack, zip(*(k.binned(bounds) for k in slopes), strict=True)
-                )
-                known[key] = _Binned(BinnedKernel(mass, square, own), share)
-        branches.append(known[key])
-    return branches
+        if key not in self._known:
+            if len(self._known) == self._KEPT:
+                self._known.popitem(last=False)
+            self._known[key] = _branch(pairs, share, self._bounds)
+        self._known.move_to_end(key)
+        return self._known[key]
+
+
+def _branch(pairs: F64, share: F64, bounds: I64) -> _Branch:
+    length = int(bounds[-1])
+    slopes = [Slope.of(length, float(s), float(d)) for s, d in pairs]
+    if bounds.size == length + 1:
+        return _Exact(slopes, share)
+    mass, square, own = map(np.stack, zip(*(k.binned(bounds) for k in slopes), strict=True))
+    return _Binned(BinnedKernel(mass, square, own), share)
 
 
 def _heads(slopes: F64, diagonal: F64) -> Heads:

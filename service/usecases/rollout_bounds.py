@@ -8,18 +8,10 @@ import numpy as np
 
 from service.contract.errors import InvalidRequest, TooLarge
 from service.contract.rollouts import MAX_MEASURED_LENGTH, MAX_PROFILE_LENGTH, MAX_WORK
+from service.usecases import rollout_cost
 from service.usecases.rollout_inputs import Inputs
 
-_LAYER_OVERHEAD = 20_000
-"""A layer costs at least as much as this many positions."""
-_SETTLED_COST, _UNSETTLED_COST = 0.3, 1.2
-"""Time per position and head: always, and while a head's normaliser still grows."""
-_SETTLED = 39.0
-"""A head with slope s has settled after this divided by s."""
-_MASK_COST, _DISTANCE_COST = 12.0, 0.25
-"""The same for masks that are not causal; and per logit of a distance profile."""
-_SECOND_MOMENT_COST = 48.0**3
-"""Per layer and head, at the coarsest binning."""
+_MOMENT_SHARE = 0.5
 
 
 def check_work(inputs: Inputs, rollouts: int, *, second_moment: bool) -> None:
@@ -31,39 +23,23 @@ def check_work(inputs: Inputs, rollouts: int, *, second_moment: bool) -> None:
     Raises:
         TooLarge: names the limit and the product.
     """
-    spec = inputs.kernel
-    plain = inputs.slopes is None and spec.bias is None and not inputs.has_content
-    heads = 1 if plain or spec.type == "measured" else inputs.heads
-    work = (
-        inputs.layers
-        * max(float(inputs.length) * heads * _weight(inputs), _LAYER_OVERHEAD)
-        * rollouts
+    work = rollout_cost.rollouts(inputs, rollouts)
+    moment = rollout_cost.second_moment(inputs) if second_moment and work <= MAX_WORK else 0.0
+    work += moment
+    if work <= MAX_WORK:
+        return
+    advice = "lower `sequence_length`, `layers`, `heads` or the number of `predictions`"
+    field = "sequence_length"
+    if moment > _MOMENT_SHARE * work:
+        field = "predictions"
+        advice = "most of it is `second_moment`: leave it out, or lower `layers` or `heads`"
+        if np.any(inputs.request.gains.mlp):
+            advice += "; without `gains.mlp` it takes less than half"
+    raise TooLarge(
+        f"length x layers x heads x rollouts is {work:.3g} (weighted by the cost of the kernel: "
+        f"about nanoseconds), above the limit of {MAX_WORK:.3g}: {advice}",
+        field=field,
     )
-    if second_moment:
-        work += inputs.layers * inputs.heads * _SECOND_MOMENT_COST
-    if work > MAX_WORK:
-        raise TooLarge(
-            f"length x layers x heads x rollouts is {work:.3g} (weighted by the cost of the "
-            f"kernel), above the limit of {MAX_WORK:.3g}: lower `sequence_length`, `layers`, "
-            "`heads` or the number of `predictions`",
-            field="sequence_length",
-        )
-
-
-def _weight(inputs: Inputs) -> float:
-    """Time per position and head, in units of about a nanosecond."""
-    spec, n = inputs.kernel, float(inputs.length)
-    if spec.type == "measured":
-        return 0.1 * n
-    if spec.bias is not None:
-        return max(4.0, _DISTANCE_COST * min(n, float(np.array(spec.bias).shape[-1])))
-    if inputs.request.mask.type != "causal":
-        return _MASK_COST
-    grows = np.full(1, n)
-    if inputs.slopes is not None:
-        grows = _SETTLED / np.maximum(inputs.slopes / spec.temperature, _SETTLED / n)
-    grows = np.minimum(grows, spec.window or n)
-    return _SETTLED_COST + _UNSETTLED_COST * float((grows / n).mean())
 
 
 def check_kernel(inputs: Inputs) -> None:

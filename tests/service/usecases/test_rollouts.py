@@ -401,7 +401,7 @@ def test_json_that_is_not_finite(text: str) -> None:
     ],
 )
 def test_too_large_names_the_limit(body: dict[str, Any]) -> None:
-    with pytest.raises(TooLarge, match=r"length x layers x heads x rollouts .* limit of 2e\+09"):
+    with pytest.raises(TooLarge, match=r"length x layers x heads x rollouts .* limit of 5e\+09"):
         post(body)
 
 
@@ -417,6 +417,45 @@ def test_too_large_names_the_limit(body: dict[str, Any]) -> None:
 def test_long_prompts_of_large_models_are_within_the_limit(body: dict[str, Any]) -> None:
     request = RolloutRequest.model_validate(body | {"bins": 100})
     check_work(resolve(request), 3, second_moment=False)
+
+
+HEADS = [[0.01 * layer + 0.1 * head for head in range(112)] for layer in range(70)]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"layers": 70, "heads": 112, "kernel": {"type": "alibi", "slopes": "geometric"}},
+        {"layers": 70, "heads": 112, "kernel": {"type": "alibi"}, "gains": {"mlp": 1.0}},
+        {"layers": 70, "heads": 112, "kernel": {"type": "alibi"}, "content": {"diagonal": HEADS}},
+        {"layers": 500, "gains": {"mlp": 1.0}},
+        {"layers": 12, "heads": 12, "sequence_length": 1_048_576, "bins": 16_384},
+    ],
+)
+def test_second_moments_of_real_models_are_within_the_limit(body: dict[str, Any]) -> None:
+    check_work(resolve(RolloutRequest.model_validate(body)), 3, second_moment=True)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"layers": 10_000, "heads": 1, "gains": {"mlp": 1e6}},
+        {"layers": 70, "heads": 280, "kernel": {"type": "alibi", "slopes": "geometric"},
+         "gains": {"mlp": 1.0}},
+        {"layers": 500, "heads": 16, "sequence_length": 16_384, "kernel": {"type": "alibi"},
+         "gains": {"mlp": 1e6}},
+        {"layers": 7, "heads": 1, "sequence_length": 2_048, "gains": {"mlp": 1.0}},
+    ],
+)  # fmt: skip
+def test_second_moments_that_take_too_long_are_refused(body: dict[str, Any]) -> None:
+    with pytest.raises(TooLarge, match=r"limit of 5e\+09: most of it is `second_moment`") as info:
+        post(body | {"predictions": ["second_moment"]})
+    assert info.value.field == "predictions"
+
+
+def test_a_kernel_for_each_of_very_many_layers_is_refused() -> None:
+    with pytest.raises(TooLarge):
+        post({"sequence_length": 1, "kernel": {"type": "alibi", "slopes": [[1.0]] * 65_536}})
 
 
 NUMBER = st.one_of(st.sampled_from([0.0, 1e4, -1e4, 740.0, -740.0, 1e-12]), st.floats(-1e4, 1e4))
