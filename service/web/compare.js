@@ -57,6 +57,7 @@ function curve(profile, source) {
 }
 
 function draw(answer, first, second) {
+  byId("compare-body").hidden = false;
   const shared = {
     x: middles(answer.bins, 100),
     xRange: [0, 100],

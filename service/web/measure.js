@@ -2,7 +2,7 @@
 
 import { follow, get, post, Refusal, withdraw } from "./api.js";
 import { announce, byId, duration, h, showError, words, zoneText } from "./dom.js";
-import { events, known, learn, show, shown } from "./state.js";
+import { events, known, learn, made, show, shown } from "./state.js";
 
 let following = null;
 let cursor = null;
@@ -107,7 +107,7 @@ function drawKnown() {
       h("td", {}, item.weights),
       h("td", {}, words(item.shape)),
       h("td", {}, zoneText(item.dead_zone)),
-      h("td", {}, item.created_at.slice(0, 16).replace("T", " ")),
+      h("td", {}, made(item)),
     );
   });
   byId("known").replaceChildren(...rows);

@@ -4,9 +4,13 @@ import { post } from "./api.js";
 import { Chart } from "./charts.js";
 import { announce, byId, h, number, percent, showError, table, words } from "./dom.js";
 import { SOURCES } from "./compare.js";
-import { events, profileOptions, shown } from "./state.js";
+import { events, known, profileOptions, shown } from "./state.js";
 
+const EXAMPLE = [[34, 0.91], [23, 0.85], [47, 0.66], [29, 0.52], [39, 0.31], [18, 0.12]];
+const BEFORE = 0.15;
+const AFTER = 0.11;
 let chart;
+let written = null;
 
 export function start() {
   chart = new Chart(byId("chart-place"));
@@ -14,8 +18,41 @@ export function start() {
     ...["needle", "last_token_attention", ...SOURCES].map((name) => new Option(words(name), name)),
   );
   byId("place-form").addEventListener("submit", place);
-  events.addEventListener("known", () => profileOptions(byId("place-profile"), byId("place-profile").value || shown()));
-  addEventListener("hashchange", () => shown() && profileOptions(byId("place-profile"), shown()));
+  for (const id of ["chunks", "prefix_tokens", "suffix_tokens"]) {
+    byId(id).addEventListener("input", () => {
+      written = null;
+    });
+  }
+  written = example(256);
+  byId("place-profile").addEventListener("change", fit);
+  events.addEventListener("known", () => choose(byId("place-profile").value || shown()));
+  addEventListener("hashchange", () => shown() && choose(shown()));
+}
+
+function choose(id) {
+  profileOptions(byId("place-profile"), id);
+  fit();
+}
+
+/** As many tokens as the profile has, so that its curve is read where it was measured. */
+function example(tokens) {
+  const [before, after] = [BEFORE, AFTER].map((share) => Math.floor(share * tokens));
+  const total = EXAMPLE.reduce((sum, [size]) => sum + size, 0);
+  const room = tokens - before - after;
+  const sizes = EXAMPLE.map(([size]) => Math.max(1, Math.floor((size * room) / total)));
+  sizes[0] += Math.max(0, room - sizes.reduce((sum, size) => sum + size, 0));
+  const lines = sizes.map((size, at) => `passage-${at + 1}, ${size}, ${EXAMPLE[at][1]}`);
+  return { before, after, chunks: lines.join("\n") };
+}
+
+/** Sizes the example to the profile, until somebody writes chunks of their own. */
+function fit() {
+  const summary = known.get(byId("place-profile").value);
+  if (written === null || summary === undefined) return;
+  written = example(summary.sequence_length);
+  byId("chunks").value = written.chunks;
+  byId("prefix_tokens").value = written.before;
+  byId("suffix_tokens").value = written.after;
 }
 
 /** Chunks from pasted lines: "name, tokens, relevance" or "tokens, relevance". */
@@ -91,6 +128,7 @@ function visibility(value, most) {
 
 function drawStrip(answer) {
   const items = answer.placements;
+  byId("chart-place").hidden = items.length === 0;
   if (items.length === 0) return;
   const last = items[items.length - 1];
   const end = last.offset + last.tokens;

@@ -18,13 +18,18 @@ export function start() {
     byId("threshold-value").textContent = number(Number(byId("threshold").value));
   });
   byId("threshold").addEventListener("change", newThreshold);
-  const open = () => shown() && load(shown()).catch(failed);
+  const open = () => {
+    if (!shown()) return;
+    byId("profile-body").hidden = false;
+    load(shown()).catch(failed);
+  };
   addEventListener("hashchange", open);
   events.addEventListener("show", open);
   open();
 }
 
 function failed(error) {
+  byId("profile-body").hidden = profile === null;
   byId("profile-lead").textContent = `This profile cannot be shown: ${error.message}`;
 }
 

@@ -14,9 +14,14 @@ export function learn(summaries, { first = false } = {}) {
   events.dispatchEvent(new Event("known"));
 }
 
+/** When a profile was made, to the minute (UTC). */
+export const made = (summary) => summary.created_at.slice(0, 16).replace("T", " ");
+
+/** All that tells profiles of one model apart. */
 export function label(summary) {
-  const weights = summary.weights === "random" ? ", random" : "";
-  return `${summary.model}, ${summary.sequence_length} tokens${weights} (${summary.id.slice(0, 6)})`;
+  const { model, sequence_length: tokens, weights, documents, id } = summary;
+  const parts = [model, `${tokens} tokens`, `${weights} weights`, `${documents} documents`, made(summary)];
+  return `${parts.join(", ")} (${id.slice(0, 6)})`;
 }
 
 /** Puts a profile on show; its address can be kept and shared. */

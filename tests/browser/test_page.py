@@ -175,6 +175,44 @@ def test_a_long_profile_is_asked_for_in_bins(stack: Stack, filled: str, open_pag
     assert reading.startswith("token 32: measured ")  # the middle of the first of 64 bins
 
 
+def test_what_is_empty_takes_no_room(stack: Stack, filled: str, open_page: Any) -> None:
+    page: Page = open_page(stack.url).page
+    expect(page.locator("#known tr")).not_to_have_count(0)
+    for section in ("profile", "compare", "place"):
+        charts = page.locator(f"#{section} .chart")
+        assert not any(charts.nth(i).is_visible() for i in range(charts.count())), section
+    page.get_by_role("button", name="Compare", exact=True).click()
+    expect(page.locator("#chart-compare")).to_be_visible()
+    page.locator("#known button").first.click()
+    expect(page.locator("#chart-profile")).to_be_visible()
+    absent = open_page(f"{stack.url}/#profile={'0' * 32}").page
+    expect(absent.locator("#profile-lead")).to_contain_text("cannot be shown")
+    expect(absent.locator("#chart-profile")).to_be_hidden()
+
+
+def test_profiles_are_told_apart_and_the_example_fits(
+    stack: Stack, filled: str, open_page: Any
+) -> None:
+    page: Page = open_page(stack.url).page
+    option = page.locator(f"#place-profile option[value='{filled}']")
+    summary = httpx.get(f"{stack.url}/v1/profiles?limit=100").json()["items"]
+    made = next(item["created_at"] for item in summary if item["id"] == filled)
+    text = f"local:tiny, 64 tokens, pretrained weights, 4 documents, {made[:10]} {made[11:16]}"
+    expect(option).to_have_text(f"{text} ({filled[:6]})")
+    for select in ("compare-a", "compare-b"):
+        names = page.locator(f"#{select} option").all_text_contents()
+        assert len(set(names)) == len(names)
+    page.locator("#place-profile").select_option(filled)
+    page.get_by_role("button", name="Place", exact=True).click()
+    expect(page.locator("#place-table tbody tr")).to_have_count(6)
+    answer = json.loads(page.locator("#place-table pre").text_content() or "")
+    assert answer["prompt_tokens"] == 64
+    assert not answer["extrapolated"]
+    page.locator("#chunks").fill("mine, 50, 0.5")
+    page.locator("#place-profile").dispatch_event("change")
+    expect(page.locator("#chunks")).to_have_value("mine, 50, 0.5")
+
+
 def test_a_refusal_is_said_beside_the_form_and_at_the_field(stack: Stack, open_page: Any) -> None:
     page: Page = open_page(stack.url).page
     measure(page, model="../../etc/passwd")
