@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import httpx
+import pytest
 
 
 def test_a_gateway_stops_within_seconds_whatever_is_open(process: Any) -> None:
@@ -45,6 +46,21 @@ def test_what_is_no_http_does_not_reach_the_log(process: Any) -> None:
             raw.settimeout(5)
             raw.recv(1000)
     assert httpx.get(f"{process.base}/healthz").status_code == 200
+    assert "Traceback" not in process.log.read_text()
+
+
+@pytest.mark.slow
+def test_a_body_that_does_not_arrive_ends_the_connection(process: Any) -> None:
+    host, port = process.base.removeprefix("http://").split(":")
+    head = b"POST /v1/rollouts HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with socket.create_connection((host, int(port)), timeout=20) as raw:
+        raw.sendall(head + b"Content-Length: 12\r\n\r\n{")
+        answer = b""
+        while part := raw.recv(10_000):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"application/problem+json" in answer
+    assert b'"code":"request_timeout"' in answer
     assert "Traceback" not in process.log.read_text()
 
 
