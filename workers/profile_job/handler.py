@@ -39,7 +39,7 @@ from workers.models.options import LoadOptions
 from workers.profile_job import wire
 from workers.profile_job.measurement import Measurement, Subject, measure
 
-METHOD_VERSION = "1"
+METHOD_VERSION = "2"
 """Changes whenever the same request would give other numbers; part of every profile's id."""
 
 
