@@ -11,8 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from email.message import Message
-from functools import reduce
-from operator import getitem
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -90,7 +88,7 @@ def parse(model: type[BodyModel], raw: bytes) -> BodyModel:
         errors = error.errors(include_url=False, include_input=False)
         if errors[0]["type"] == "json_invalid":
             _refuse(errors[0]["msg"].removeprefix("Invalid JSON: "))
-        document = from_json(raw, allow_inf_nan=True)
+        document = from_json(json_bounds.without_numbers(raw), allow_inf_nan=True)
         raise BodyInvalid([_told(e, model, document) for e in errors[:_MAX_ERRORS]]) from None
     try:
         # The bytes are valid JSON of bounded depth by now, so this cannot fail otherwise.
@@ -102,32 +100,33 @@ def parse(model: type[BodyModel], raw: bytes) -> BodyModel:
 
 def _told(error: Mapping[str, Any], model: type[BaseModel], document: Any) -> dict[str, Any]:
     """An item of pydantic's list, in the caller's terms."""
-    told = {**error, "loc": _path(error, document)}
+    path, value = _path(error, document)
+    told = {**error, "loc": path}
     if error["type"] == "extra_forbidden":
         told["msg"] = wording.unknown_field(model, error["loc"])
     if wording.is_choice(str(error["type"])):
-        told["input"] = reduce(getitem, told["loc"], document)
+        told["input"] = value
     return told
 
 
-def _path(error: Mapping[str, Any], document: Any) -> tuple[str | int, ...]:
-    """The location as the caller knows it: pydantic also names the members of unions in it."""
+def _path(error: Mapping[str, Any], document: Any) -> tuple[tuple[str | int, ...], Any]:
+    """The location as the caller knows it, and what stands there.
+
+    Pydantic also names the members of unions in it. Numbers are always places in a list, which may
+    have been left empty.
+    """
     path: list[str | int] = []
     value = document
     last = len(error["loc"]) - 1
     for number, part in enumerate(error["loc"]):
-        if _has(value, part):
+        if isinstance(part, int):
+            value = value[part] if isinstance(value, list) and part < len(value) else None
+        elif isinstance(value, dict) and part in value:
             value = value[part]
         elif number < last or error["type"] != "missing":
             continue
         path.append(part)
-    return tuple(path)
-
-
-def _has(value: Any, part: str | int) -> bool:
-    if isinstance(value, dict):
-        return part in value
-    return isinstance(value, list) and isinstance(part, int) and part < len(value)
+    return tuple(path), value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -28,7 +28,8 @@ nanoseconds of one core."""
 _Slope = Annotated[float, Field(ge=0, le=MAX_SLOPE)]
 _Logit = Annotated[float, Field(ge=-MAX_LOGIT, le=MAX_LOGIT)]
 _Gain = Annotated[float, Field(ge=0, le=1e6)]
-# A long list of numbers reports its first fault alone: a million of them would take seconds.
+# A long list of numbers reports its first fault alone: a million of them would take seconds. In
+# unions lists come first, since pydantic copies the whole list for each member that it is not.
 _PerLayer = Field(fail_fast=True, min_length=1, max_length=MAX_LAYERS)
 _Slopes = Annotated[list[_Slope], _PerLayer]
 _Logits = Annotated[list[_Logit], _PerLayer]
@@ -45,7 +46,7 @@ class KernelSpec(Wire):
 
     type: Literal["uniform", "alibi", "window", "distance", "measured"] = "uniform"
     """`window` is a sliding window, with ALiBi where `slopes` are given."""
-    slopes: Literal["standard", "geometric"] | _Slopes | _SlopesByLayer | None = None
+    slopes: _Slopes | _SlopesByLayer | Literal["standard", "geometric"] | None = None
     """ALiBi slopes: `standard` (as published), `geometric` (2^(-8(h+1)/heads) for any number of
     heads), one per head, one per layer, or one list per layer. Default: `standard` for `alibi`."""
     window: int | None = Field(default=None, ge=1, le=MAX_LENGTH)
@@ -99,7 +100,7 @@ class MaskSpec(Wire):
 class ContentSpec(Wire):
     """Mean pre-softmax content logits."""
 
-    diagonal: _Logit | _Logits | _LogitLists = 0.0
+    diagonal: _Logits | _LogitLists | _Logit = 0.0
     """Logit of a token with itself, less its mean with others: one number, one per head, one per
     layer, or one list of heads per layer."""
     scale: float = Field(default=1.0, ge=0, le=1e3)
@@ -143,7 +144,7 @@ MixingSpec = Annotated[
 class GainSpec(Wire):
     """Gains that the second-moment prediction needs beyond lambda."""
 
-    mlp: _Gain | Annotated[list[_Gain], Field(fail_fast=True, max_length=MAX_LAYERS)] = 0.0
+    mlp: Annotated[list[_Gain], Field(fail_fast=True, max_length=MAX_LAYERS)] | _Gain = 0.0
     """Squared gain of the MLP branch at token 0, for all layers or per layer. 0 leaves out both
     the MLP and the tokens' scales, which cancel in part."""
     mlp_coherence: Fraction = 0.5

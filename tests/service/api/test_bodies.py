@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from service.api.bodies import REQUEST_MODELS, BodyInvalid, parse
 from service.api.json_bounds import SMALL_BYTES
+from service.api.problems import field_errors
 from service.contract.errors import InvalidRequest
 from service.contract.placements import PlacementRequest
 from service.contract.rollouts import RolloutRequest
@@ -98,6 +99,29 @@ async def test_a_long_body_leaves_the_loop_to_others(client: httpx.AsyncClient) 
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["field"] == "kernel.matrices.0.0.0"
     assert longest < 1.0
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "told"),
+    [
+        ({"layers": 2, "predictions": [1]}, "predictions.0", "attention_only"),
+        ({"layers": 2, "predictions": ["residul"]}, "predictions.0", "residual"),
+        ({"layers": 2, "content": {"diagonal": [[0.5, "x"]]}}, "content.diagonal.0.1", "number"),
+        ({"mixing": {"type": "list", "lambdas": [0.1, 0.2, 7]}}, "mixing.lambdas.2", "less than"),
+        ({"mixing": {"type": "lst"}}, "mixing", "list"),
+    ],
+)
+def test_a_long_body_is_refused_in_the_words_of_a_short_one(
+    body: dict[str, Any], field: str, told: str
+) -> None:
+    padded = json.dumps(body) + " " * SMALL_BYTES
+    found = []
+    for raw in (json.dumps(body), padded):
+        with pytest.raises(BodyInvalid) as caught:
+            parse(RolloutRequest, raw.encode())
+        found.append(field_errors(caught.value.errors))
+    assert found[0] == found[1]
+    assert any(told in message for name, message in found[0] if name == field), found[0]
 
 
 async def test_a_long_valid_body_is_answered(client: httpx.AsyncClient) -> None:
