@@ -24,12 +24,13 @@ from transformers.utils import logging as transformers_logging
 
 from service.contract.errors import ModelUnsupported, OutOfMemory
 from service.contract.profiles import ProfileRequest
-from workers.models import sources
+from workers.models import limits, sources
 from workers.models.facts import check_length, describe
 from workers.models.loaded import LoadedModel
 from workers.models.memory import available_bytes, gigabytes, is_out_of_memory
 from workers.models.options import LoadOptions
 from workers.models.sources import Source
+from workers.models.weights import judging
 
 __all__ = ["LoadOptions", "LoadedModel", "build", "describe", "device_of", "dtype_of", "load"]
 
@@ -43,6 +44,7 @@ def load(request: ProfileRequest, options: LoadOptions) -> LoadedModel:
     Raises:
         ModelNotFound, ModelGated, ModelUnreachable, ModelUnsupported, WeightsUnsafe: see each.
         TooLong: `sequence_length` exceeds what the model declares.
+        TooLarge: it has more layers than the operator allows.
         OutOfMemory: the weights do not fit.
     """
     source = sources.fetch(sources.resolve(request, options), options)
@@ -66,8 +68,11 @@ def dtype_of(request: ProfileRequest, device: torch.device) -> torch.dtype:
 def build(source: Source, request: ProfileRequest, options: LoadOptions) -> LoadedModel:
     """Make the model of files that are here already."""
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    config = _config(source)
-    check_length(source.model, config.get_text_config(), request.sequence_length)
+    with judging(source.model):
+        limits.check(source.model, source.config, options.max_layers)
+        config = _config(source)
+        limits.check(source.model, config.to_dict(), options.max_layers)
+        check_length(source.model, config.get_text_config(), request.sequence_length)
     device = device_of(options)
     dtype = dtype_of(request, device)
     _check_fits(source, config, dtype, device)
@@ -92,7 +97,7 @@ def build(source: Source, request: ProfileRequest, options: LoadOptions) -> Load
 
 def _config(source: Source) -> Any:
     kind = source.config.get("model_type")
-    if kind not in CONFIG_MAPPING:
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         raise ModelUnsupported(
             f"`model`: transformers has no model type {str(kind)[:80]!r}; code that comes with a "
             f"repository ({source.model}) is never run",
@@ -141,11 +146,9 @@ def _check_fits(source: Source, config: Any, dtype: torch.dtype, device: torch.d
 
 def _weights(source: Source, config: Any, dtype: torch.dtype, seed: int) -> Any:
     if not source.pretrained:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model: Any = _AUTO.from_config(config, dtype=torch.float32, trust_remote_code=False)
-        return model.to(dtype)
+        return _random(source.model, config, seed).to(dtype)
     try:
+        model: Any
         model, found = _AUTO.from_pretrained(
             source.folder,
             config=config,
@@ -165,6 +168,21 @@ def _weights(source: Source, config: Any, dtype: torch.dtype, seed: int) -> Any:
         ) from error
     _check_complete(source.model, found)
     return model
+
+
+def _random(model: str, config: Any, seed: int) -> Any:
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return _AUTO.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    except Exception as error:  # sizes that do not fit each other are found out here only
+        if is_out_of_memory(error):
+            raise
+        raise ModelUnsupported(
+            f"`model`: transformers cannot build {model} from its configuration "
+            f"({type(error).__name__})",
+            field="model",
+        ) from error
 
 
 def _check_complete(model: str, found: Any) -> None:

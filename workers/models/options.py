@@ -21,6 +21,7 @@ class LoadOptions:
         hub_endpoint: another hub address; None is the public one.
         hub_cache: where snapshots are kept; None is the hub library's own folder.
         cache_bytes: memory that warm models may take together.
+        max_layers: layers (blocks, experts) that a configuration may state.
     """
 
     data_dir: Path
@@ -30,6 +31,7 @@ class LoadOptions:
     hub_endpoint: str | None = None
     hub_cache: Path | None = None
     cache_bytes: int = 8_000_000_000
+    max_layers: int = 512
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
@@ -41,4 +43,5 @@ class LoadOptions:
             device=settings.device,
             hub_token=None if token is None else token.get_secret_value(),
             cache_bytes=settings.model_cache_bytes,
+            max_layers=settings.max_model_layers,
         )

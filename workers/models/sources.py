@@ -91,8 +91,11 @@ def fetch(resolved: Resolved, options: LoadOptions) -> Source:
     else:
         folder = place
         weights.check_files(model, local.files(folder), pretrained=pretrained)
-    config = _read_config(model, folder)
-    weights.check_config(model, config, pretrained=pretrained)
+    if pretrained:
+        weights.check_index(model, folder, local.files(folder))
+    with weights.judging(model):
+        config = _read_config(model, folder)
+        weights.check_config(model, config, pretrained=pretrained)
     if not pretrained:
         config.pop("quantization_config", None)
     has_tokenizer = weights.has_tokenizer(local.files(folder))

@@ -6,11 +6,14 @@ checkpoint) in subfolders.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from service.contract.errors import ModelUnsupported, WeightsUnsafe
+from service.contract.errors import LacunaError, ModelUnsupported, WeightsUnsafe
 
 _WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 _INDEX = "model.safetensors.index.json"
@@ -88,18 +91,72 @@ def _no_config(model: str, names: set[str]) -> str:
     return f"`model`: {model} has no config.json, so it is no transformers model"
 
 
+@contextmanager
+def judging(model: str) -> Iterator[None]:
+    """Whatever fails while a configuration is read and judged is the configuration's fault: any
+    field of a foreign file may be wrong, each in its own way.
+
+    Raises:
+        ModelUnsupported: naming the exception's type.
+    """
+    try:
+        yield
+    except (LacunaError, MemoryError):
+        raise
+    except Exception as error:
+        raise ModelUnsupported(
+            f"`model`: the configuration of {model} cannot be read ({type(error).__name__})",
+            field="model",
+        ) from error
+
+
+def check_index(model: str, folder: Path, files: Iterable[str]) -> None:
+    """Refuse an index of shards that leads to any file but the weights that stand beside it: it
+    would be read without being downloaded, checked or part of the digest.
+
+    Raises:
+        WeightsUnsafe: naming the index and the first such shard.
+    """
+    names = top_level(files)
+    if _INDEX not in names:
+        return
+    try:
+        shards = set(json.loads((folder / _INDEX).read_text("utf-8"))["weight_map"].values())
+    except Exception as error:
+        raise WeightsUnsafe(
+            f"`model`: {_INDEX} of {model} is no index of weights ({type(error).__name__})",
+            field="model",
+        ) from error
+    strange = sorted(str(shard)[:80] for shard in shards - (weight_files(names) - {_INDEX}))
+    if strange:
+        raise WeightsUnsafe(
+            f"`model`: {_INDEX} of {model} names {strange[0]!r}, which is no safetensors file of "
+            "weights beside it",
+            field="model",
+        )
+
+
 def check_config(model: str, config: Mapping[str, Any], *, pretrained: bool) -> None:
-    """Refuse quantised weights: their kernels have no backward pass to the embeddings.
+    """Refuse quantised weights: their kernels have no backward pass to the embeddings; and weights
+    under another name than the usual one, which nothing has checked.
 
     Raises:
         ModelUnsupported: naming the quantisation method.
+        WeightsUnsafe: the configuration names its own file of weights.
     """
+    if pretrained and config.get("transformers_weights") is not None:
+        raise WeightsUnsafe(
+            f"`model`: config.json of {model} names its own file of weights "
+            "(transformers_weights); Lacuna reads model*.safetensors only",
+            field="model",
+        )
     text = config.get("text_config")
     quantised = config.get("quantization_config") or (
         text.get("quantization_config") if isinstance(text, dict) else None
     )
+    named = quantised.get("quant_method") if isinstance(quantised, dict) else None
     if pretrained and quantised:
-        method = str(quantised.get("quant_method", "unknown method"))
+        method = str(named or "unknown method")[:80]
         raise ModelUnsupported(
             f"`model`: the weights of {model} are quantised ({method}) and give no gradients; "
             "profile the unquantised model, or ask for `weights: random`",

@@ -15,6 +15,7 @@ from service.contract.errors import (
     ModelNotFound,
     ModelUnsupported,
     OutOfMemory,
+    TooLarge,
     TooLong,
     WeightsUnsafe,
 )
@@ -89,7 +90,7 @@ def test_presets_need_no_network_and_no_tokenizer(
 
     monkeypatch.setattr(loading._AUTO, "from_config", small)
     for model in ("gpt2", "preset:gpt2", "openai-community/gpt2"):
-        with pytest.raises(ValueError, match="seen enough"):
+        with pytest.raises(ModelUnsupported, match=r"cannot build .* \(ValueError\)"):
             load(request(model, weights="random"), options)
     assert {config.n_layer for config in built} == {12}
     with pytest.raises(ModelNotFound, match="there is bloom-560m"):
@@ -272,3 +273,125 @@ def test_the_description_states_what_was_used(
     assert fields["positional_encoding"] == "rotary"
     assert fields["revision"] == loaded.revision
     assert fields["tokenizer_digest"] == loaded.tokenizer_digest
+
+
+@pytest.mark.parametrize("weights", ["random", "pretrained"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"quantization_config": [1]},
+        {"quantization_config": "evil"},
+        {"text_config": "evil"},
+        {"text_config": {"quantization_config": "evil"}},
+        {"model_type": ["llama"]},
+        {"model_type": {"a": 1}},
+        {"layer_types": 3},
+        {"max_position_embeddings": ["a", 1]},
+        {"num_hidden_layers": [2, "x"]},
+        {"rope_parameters": [1]},
+        {"hidden_size": None},
+    ],
+)
+def test_strange_fields_are_the_fault_of_the_model(
+    changes: dict[str, Any], weights: str, save: Callable[..., Path], options: LoadOptions
+) -> None:
+    edit_config(save(), **changes)
+    with pytest.raises(ModelUnsupported) as info:
+        load(request(weights=weights), options)
+    assert info.value.field == "model"
+
+
+@pytest.mark.parametrize("sign", ["[", '{"a":'])
+def test_a_configuration_nested_too_deeply_to_be_read(
+    sign: str, save: Callable[..., Path], options: LoadOptions
+) -> None:
+    (save() / "config.json").write_text(sign * 200_000)
+    with pytest.raises(ModelUnsupported, match="RecursionError"):
+        load(request(), options)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"num_hidden_layers": 100_000}, {"vision_config": {"num_hidden_layers": 10**6}}]
+)
+def test_too_many_layers_are_refused_before_they_are_built(
+    changes: dict[str, Any],
+    save: Callable[..., Path],
+    options: LoadOptions,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    edit_config(save(), **changes)
+    save("wide")
+
+    def never(*_args: Any, **_kwargs: Any) -> Any:
+        raise AssertionError("something was built")
+
+    monkeypatch.setattr(loading._AUTO, "from_config", never)
+    with pytest.raises(TooLarge, match=r"num_hidden_layers = \d+, above .* of 512 .LACUNA_MAX_MOD"):
+        load(request(weights="random"), options)
+    with pytest.raises(TooLarge, match="above the limit of 1 "):
+        load(request("local:wide", weights="random"), dataclasses.replace(options, max_layers=1))
+
+
+def shard(folder: Path, **places: str) -> None:
+    """Write an index over `model.safetensors`, renamed to a shard; `places` overrides shards."""
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+    shards = dict.fromkeys(tensors, "model-00001-of-00001.safetensors")
+    shards |= {name.replace("__", "."): place for name, place in places.items()}
+    index = {"metadata": {"total_size": 1}, "weight_map": shards}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def test_shards_beside_their_index_are_loaded(
+    save: Callable[..., Path], options: LoadOptions
+) -> None:
+    whole = load(request(), options) if save() else None
+    shard(options.model_dir / "tiny")  # type: ignore[operator]
+    assert whole is not None
+    ids = torch.arange(2, 12)[None]
+    assert torch.equal(load(request(), options).model(ids).logits, whole.model(ids).logits)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "../../outside/secret.safetensors",
+        "/etc/secret.safetensors",
+        "sub/model-00001-of-00001.safetensors",
+        "./model-00001-of-00001.safetensors",
+        "other.safetensors",
+        "model-00002-of-00002.safetensors",
+        "model.safetensors.index.json",
+    ],
+)
+def test_an_index_that_leads_elsewhere_is_refused(
+    place: str, save: Callable[..., Path], options: LoadOptions, tmp_path: Path
+) -> None:
+    folder = save()
+    for target in (tmp_path / "outside" / "secret", folder / "other"):
+        target.parent.mkdir(exist_ok=True)
+        target.with_suffix(".safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    shard(folder, model__norm__weight=place)
+    with pytest.raises(WeightsUnsafe, match=r"index\.json of local:tiny names") as info:
+        load(request(), options)
+    assert info.value.field == "model"
+    assert load(request(weights="random"), options) is not None
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"weight_map": 3}', '{"weight_map": {"a": [1]}}'])
+def test_an_index_that_is_none_is_refused(
+    text: str, save: Callable[..., Path], options: LoadOptions
+) -> None:
+    folder = save()
+    shard(folder)
+    (folder / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(WeightsUnsafe, match="is no index of weights"):
+        load(request(), options)
+
+
+def test_a_configuration_that_names_its_own_weights_is_refused(
+    save: Callable[..., Path], options: LoadOptions
+) -> None:
+    edit_config(save(), transformers_weights="other.safetensors.index.json")
+    with pytest.raises(WeightsUnsafe, match="transformers_weights"):
+        load(request(), options)
