@@ -92,10 +92,9 @@ class Settings(BaseSettings):
     torch_threads: int = Field(default=1, ge=1, le=256)
     """Threads of torch in each worker; never more in all than free cores."""
     model_cache_bytes: int = Field(default=8_000_000_000, ge=0)
-    """Memory that models kept warm between jobs may take together."""
+    """Bytes of models that a worker keeps loaded between jobs."""
     max_model_layers: int = Field(default=512, ge=1)
     """Layers, or experts of a layer, that a model's configuration may state."""
-    """Bytes of models that a worker keeps loaded between jobs."""
     batch_size: int = Field(default=0, ge=0)
     """Documents per batch; 0 chooses from free memory."""
     hub_token: SecretStr | None = None
