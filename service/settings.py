@@ -57,7 +57,7 @@ class Settings(BaseSettings):
     max_queued: int = Field(default=10_000, ge=1)
     """Waiting jobs beyond which a new one is refused with 429."""
     max_cost: float = Field(default=1e14, gt=0)
-    """Bound on a request's multiply-adds (`service.usecases.budget`) while CPU workers alone live,
+    """Bound on a request's multiply-adds (`service.contract.cost`) while CPU workers alone live,
     checked before queueing. The default is about an hour and a half of one core."""
     max_cost_gpu: float = Field(default=2e17, gt=0)
     """The same while a GPU worker lives: requests then go to the GPU queue."""

@@ -15,6 +15,8 @@ import transformers
 from transformers import PreTrainedModel
 
 from service.contract.base import digest
+from service.contract.cost import cost
+from service.contract.errors import TooLarge
 from service.contract.models import ModelDescription
 from service.contract.profiles import (
     Environment,
@@ -32,7 +34,7 @@ from workers import documents
 from workers.documents import DocumentSet
 from workers.instrument import Instrumentation, describe_positions, inspect
 from workers.loop import Facts, JobContext, Outcome
-from workers.models import loading, local
+from workers.models import facts, loading, local
 from workers.models.cache import ModelCache
 from workers.models.loaded import LoadedModel
 from workers.models.options import LoadOptions
@@ -107,6 +109,7 @@ class ProfileHandler:
         known = self._exists(profile_id)
         if known is not None:
             return Outcome(profile_id, known.body, known.envelope, known.summary)
+        check_cost(request, loaded, self._settings)
         found = measure(
             Subject(loaded, instrumentation, texts, request, step, context.check),
             batch_size=self._settings.batch_size,
@@ -147,6 +150,26 @@ class ProfileHandler:
                 threads=torch.get_num_threads(),
             ),
             created_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        )
+
+
+def check_cost(request: ProfileRequest, loaded: LoadedModel, settings: Settings) -> None:
+    """Once more, with the model's own size: the gateway had to assume that of an unknown model.
+
+    Raises:
+        TooLarge: naming the limit.
+    """
+    depth, width = facts.layers(loaded.text_config), facts.width(loaded.model)
+    asked = cost(request, depth, width)
+    gpu = loaded.device.type == "cuda"
+    limit = settings.max_cost_gpu if gpu else settings.max_cost
+    if asked > limit:
+        raise TooLarge(
+            f"`sequence_length`: {loaded.id} has {depth} layers of width {width}, so that this "
+            f"costs about {asked:.2g} multiply-adds, above the limit of {limit:.2g} "
+            f"({'LACUNA_MAX_COST_GPU' if gpu else 'LACUNA_MAX_COST'}); lower `sequence_length` or "
+            "`documents.count`",
+            field="sequence_length",
         )
 
 
