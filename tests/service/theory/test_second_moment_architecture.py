@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.theory import agreement, binning
@@ -22,6 +22,7 @@ def dense(n: int, slope: float, diagonal: float) -> np.ndarray:
     return np.asarray(weights / weights.sum(axis=1, keepdims=True), dtype=np.float64)
 
 
+@settings(deadline=None)  # the first call imports scipy
 @given(st.integers(1, 24), slopes, diagonals, st.integers(0, 99))
 def test_both_sides_of_a_kernel_apply_in_linear_time(
     n: int, slope: float, diagonal: float, seed: int
@@ -33,6 +34,7 @@ def test_both_sides_of_a_kernel_apply_in_linear_time(
     np.testing.assert_allclose(ours.push(np.ones(n)), 1, rtol=1e-12)
 
 
+@settings(deadline=None)  # the first call imports scipy
 @given(st.integers(5, 60), slopes, diagonals)
 def test_closed_form_bins_are_the_means_of_the_dense_kernel(
     n: int, slope: float, diagonal: float
@@ -47,6 +49,7 @@ def test_closed_form_bins_are_the_means_of_the_dense_kernel(
     np.testing.assert_allclose(own, rival.diagonal[0], rtol=1e-8, atol=1e-280)
 
 
+@settings(deadline=None)  # the first call imports scipy
 @given(
     st.integers(1, 20), st.integers(1, 4), st.lists(slopes, min_size=1, max_size=3),
     diagonals, st.integers(0, 99),
@@ -112,6 +115,7 @@ def test_bins_come_within_a_thousandth_of_every_token(heads: list[float], mlp: f
     np.testing.assert_allclose(coarse[[0, -1]], fine[[0, -1]], rtol=0.01, atol=1e-6)
 
 
+@settings(deadline=None)  # the first call imports scipy
 @given(
     st.sampled_from([1, 2, 3, 100, 2000]), st.integers(1, 3), st.sampled_from([0.0, 1.0, 0.3]),
     slopes, diagonals, st.sampled_from([0.0, 1e-3, 1e6]),
