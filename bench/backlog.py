@@ -42,6 +42,8 @@ async def fill(url: str, owner: str) -> None:
 
 async def poll(port: int, number: int, until: float, pause: float, taken: list[float]) -> None:
     """One client: look at one job after the other over one connection."""
+    # Clients that nobody started together do not ask together either.
+    await asyncio.sleep(pause * (number // 89) / CLIENTS)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     while time.perf_counter() < until:
         await asyncio.sleep(pause)
