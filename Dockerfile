@@ -46,7 +46,7 @@ RUN /opt/lacuna/bin/pip install --no-deps --force-reinstall . \
 FROM builder AS worker-builder
 ARG TORCH_INDEX=
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/lacuna/bin/pip install ${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} \
+    env ${TORCH_INDEX:+PIP_INDEX_URL="${TORCH_INDEX}"} /opt/lacuna/bin/pip install \
         --constraint constraints.txt torch \
     && /opt/lacuna/bin/pip install --constraint constraints.txt '.[worker]'
 COPY service service
