@@ -17,8 +17,7 @@ hub: one of some 700 million parameters."""
 
 def cost(request: ProfileRequest) -> float:
     """Multiply-adds; see `service.contract.cost`."""
-    layers, _heads, width = known_shape(request.model) or ASSUMED_SHAPE
-    return cost_of(request, layers, width)
+    return cost_of(request, *(known_shape(request.model) or ASSUMED_SHAPE))
 
 
 def check(request: ProfileRequest, limit: float, queue: str = "cpu") -> None:

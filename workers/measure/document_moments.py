@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from service.contract.cost import SECOND_MOMENT_BINS, SECOND_MOMENT_WORK
 from service.theory import aggregate
 from service.theory.binning import I64, edges
 from service.theory.curve import F64
@@ -25,11 +26,10 @@ from workers.measure import branch_gains, columns, stream_pass
 from workers.measure.binned_kernels import KernelWatch
 from workers.measure.branch_gains import Gains
 from workers.measure.columns import Streams
+from workers.models import facts
 
-BINS = (64, 512)
+BINS = (64, SECOND_MOMENT_BINS)
 """Fewest and most bins of positions."""
-WORK = 1e11
-"""Multiply-adds per document (4 x layers x heads x bins^3) that choose the number of bins."""
 KERNEL_BYTES = 1 << 29
 """Memory for one document's kernels, which bounds the bins too."""
 GRAM_TOKENS = 16
@@ -58,7 +58,7 @@ class DocumentMoments:
     def read(self, ids: Tensor, bins: int | None) -> None:
         """Kernels, streams and updates of ids [n]; the embedding's own gain."""
         n = int(ids.numel())
-        heads = _heads(self._model)
+        heads = max(facts.heads(self._model.config.get_text_config()), 1)
         self._bounds: I64 = edges(n, bins or _bins(len(self._sites), heads, n))
         # One token speaks for each bin, the middle one; single-token bins speak for themselves.
         tokens = torch.from_numpy((self._bounds[:-1] + self._bounds[1:]) // 2).to(ids.device)
@@ -173,11 +173,7 @@ def _between(local: F64, widths: I64) -> F64:
     return between
 
 
-def _heads(model: PreTrainedModel) -> int:
-    return int(getattr(model.config.get_text_config(), "num_attention_heads", 1) or 1)
-
-
 def _bins(layers: int, heads: int, n: int) -> int:
-    by_work = np.cbrt(WORK / (4 * layers * heads))
+    by_work = np.cbrt(SECOND_MOMENT_WORK / (4 * layers * heads))
     by_memory = np.sqrt(KERNEL_BYTES / (4 * layers * heads))
     return min(n, int(np.clip(min(by_work, by_memory), *BINS)))

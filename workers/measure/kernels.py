@@ -31,6 +31,7 @@ from workers.measure.kernel_statistics import (
     join_heads,
 )
 from workers.measure.profile_kernel import measured_kernel
+from workers.models import facts
 
 __all__ = [
     "Detail",
@@ -47,7 +48,7 @@ def detail_that_fits(
     model: PreTrainedModel, instrumentation: Instrumentation, length: int, budget: int = 1 << 30
 ) -> Detail:
     """The finest detail whose sums stay within ``budget`` bytes for inputs of ``length`` tokens."""
-    heads = int(getattr(model.config.get_text_config(), "num_attention_heads", 1) or 1)
+    heads = max(facts.heads(model.config.get_text_config()), 1)
     layers = max(1, instrumentation.cores)
     if 4 * layers * heads * length**2 <= budget:
         return "per_head"

@@ -160,7 +160,7 @@ def check_cost(request: ProfileRequest, loaded: LoadedModel, settings: Settings)
         TooLarge: naming the limit.
     """
     depth, width = facts.layers(loaded.text_config), facts.width(loaded.model)
-    asked = cost(request, depth, width)
+    asked = cost(request, depth, facts.heads(loaded.text_config), width)
     gpu = loaded.device.type == "cuda"
     limit = settings.max_cost_gpu if gpu else settings.max_cost
     if asked > limit:

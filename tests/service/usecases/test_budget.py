@@ -46,7 +46,9 @@ def test_the_second_moment_and_the_needle_count() -> None:
     with_moment = request(predictions=["second_moment"])
     assert cost(with_moment) == cost(request()) > plain
     more = [cost(long("x/y", 256, k)) - cost(long("x/y", 256, k, **SHORT)) for k in (15, 16, 64)]
-    assert more[0] < more[1] == more[2]
+    assert more[0] < more[1] == pytest.approx(more[2])
+    one = cost(long("x/y", 256, 1, **SHORT))
+    assert 15 * one < more[0] < 15 * 4 * one  # its own passes, not many times the measurement's
     assert cost(request(needle={"depths": 3, "facts": 2}, **SHORT)) == plain * (16 + 4) / 16
 
 
@@ -57,6 +59,10 @@ def test_what_takes_a_few_hours_at_most_is_allowed_on_cpus(
 ) -> None:
     weights = "random" if model.startswith("preset:") else "pretrained"
     check(long(model, length, count, weights=weights), Settings().max_cost)
+
+
+def test_the_defaults_are_allowed_on_cpus_up_to_seven_billion_parameters() -> None:
+    check(request("mistralai/Mistral-7B-v0.1"), Settings().max_cost)
 
 
 @pytest.mark.parametrize(
