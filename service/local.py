@@ -41,7 +41,7 @@ class Stack:
 
     Args:
         settings: what the processes get; `redis_url` unset means the embedded store.
-        workers: number of worker processes.
+        workers: number of worker processes; none are needed to read what is stored.
         port: port of the gateway; 0 takes a free one.
     """
 
@@ -56,7 +56,9 @@ class Stack:
         self._begun: dict[str, tuple[float, int]] = {}
         self._quick_deaths: Counter[str] = Counter()
         self._exits = contextlib.ExitStack()
-        self._threads = _threads(workers)
+        self._threads = _threads(max(1, workers))
+        # A gateway without workers is alive but never ready.
+        self._probe = "/readyz" if workers else "/healthz"
         self._environment: dict[str, str] = {}
         self._logs = settings.data_dir / "logs"
 
@@ -166,7 +168,7 @@ class Stack:
         while time.monotonic() < deadline:
             self.check()
             with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(f"{self.url}/readyz", timeout=2.0).status_code == httpx.codes.OK:
+                if httpx.get(self.url + self._probe, timeout=2.0, trust_env=False).is_success:
                     return
             time.sleep(0.1)
         raise StackError(

@@ -53,14 +53,14 @@ def test_an_open_door_is_refused_in_one_line() -> None:
 
 
 def test_a_service_that_is_not_there_is_one_clear_line() -> None:
-    answer = lacuna("rollout", '{"layers": 4}', "--server", "http://127.0.0.1:9")
+    answer = lacuna("profiles", "--server", "http://127.0.0.1:9")
     assert answer.returncode == 3
     assert "does not answer" in one_line(answer.stderr)
 
 
 @pytest.mark.parametrize("text", ["{", "[1]"])
 def test_a_request_that_is_no_object_is_wrong_usage(text: str) -> None:
-    answer = lacuna("rollout", text, "--server", "http://127.0.0.1:9")
+    answer = lacuna("rollout", text)
     assert answer.returncode == 2
 
 

@@ -1,74 +1,74 @@
-"""A profile in the terminal: progress while it is made, then a table and a chart."""
+"""Profiles: the numbers that matter and the curve, or one line for each of many."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
-
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from service.contract.jobs import Job
-from service.contract.profiles import Profile
+from service.contract.profiles import Profile, ProfileSummary
 from service.render.terminal import chart
+from service.report.text import clean, zone
 
 
-@contextmanager
-def progress(console: Console, title: str) -> Iterator[Callable[[Job], None]]:
-    """A progress bar; yields what moves it."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}% {task.fields[message]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(title, total=1.0, message="")
-
-        def show(job: Job) -> None:
-            bar.update(task, completed=job.progress, message=job.message or job.state)
-
-        yield show
-
-
-def report(console: Console, document: dict[str, Any]) -> None:
-    """Print the numbers that matter and the curve."""
-    profile = Profile.model_validate(document, strict=False)
+def report(console: Console, profile: Profile) -> None:
+    """Print what a profile says."""
     console.print(_facts(profile))
     if profile.predictions:
         console.print(_agreement(profile))
-        console.print(_closest(profile), highlight=False)
-    console.print(chart(profile, width=min(console.width, 100)), highlight=False)
+        console.print(_closest(profile), soft_wrap=True)
+    console.print(chart(profile, width=min(console.width, 100)))
     for warning in profile.warnings:
-        console.print(f"note: {warning}", highlight=False, markup=False)
+        console.print(f"note: {clean(warning)}", soft_wrap=True)
+
+
+def listing(console: Console, summaries: list[ProfileSummary]) -> None:
+    """Print a line for each profile."""
+    table = Table()
+    table.add_column("id", no_wrap=True)
+    table.add_column("model", overflow="fold")
+    table.add_column("tokens", justify="right")
+    table.add_column("weights")
+    table.add_column("dead zone", justify="right")
+    table.add_column("created (UTC)")
+    for one in summaries:
+        table.add_row(
+            one.id,
+            clean(one.model),
+            str(one.sequence_length),
+            one.weights,
+            zone(one.dead_zone),
+            clean(one.created_at[:16].replace("T", " ")),
+        )
+    console.print(table)
 
 
 def _facts(profile: Profile) -> Table:
-    table = Table(title=f"{profile.model.id}, {profile.request.sequence_length} tokens")
+    title = f"{clean(profile.model.id)}, {profile.request.sequence_length} tokens"
+    table = Table(title=title)
     table.add_column("quantity")
     table.add_column("value", justify="right")
     measured = profile.measured
+    table.add_row("id", profile.id)
     table.add_row("documents", str(measured.documents))
     if profile.mixing is not None:
         table.add_row("lambda, sum over layers", f"{profile.mixing.sum:.3f}")
-    zone = profile.dead_zone
-    if zone is None:
-        table.add_row("dead zone", "none")
-    else:
-        table.add_row("dead zone (tokens)", f"{zone.start}-{zone.end} ({zone.fraction:.0%})")
-        if zone.start_band is not None and zone.end_band is not None:
-            low, high = zone.start_band, zone.end_band
+    found = profile.dead_zone
+    table.add_row("dead zone (tokens)", zone(found))
+    if found is not None:
+        if found.start_band is not None and found.end_band is not None:
+            low, high = found.start_band, found.end_band
             table.add_row(
                 "its 95% band", f"{low.low:.0f}..{low.high:.0f} - {high.low:.0f}..{high.high:.0f}"
             )
-        table.add_row("mean density inside", f"{zone.mean_density:.3f}")
+        table.add_row("mean density inside", f"{found.mean_density:.3f}")
     table.add_row("primacy mass (first 10%)", f"{profile.shape.primacy_mass:.3f}")
     table.add_row("recency mass (last 10%)", f"{profile.shape.recency_mass:.3f}")
     table.add_row("shape", profile.shape.class_)
     if measured.split_half_wasserstein is not None:
         table.add_row("noise: W1 of two halves", f"{measured.split_half_wasserstein:.4f}")
+    needle = measured.needle
+    if needle is not None and needle.spearman_with_influence is not None:
+        table.add_row("Spearman of retrieval", f"{needle.spearman_with_influence:.2f}")
     return table
 
 
@@ -79,7 +79,7 @@ def _agreement(profile: Profile) -> Table:
     table.add_column("Spearman", justify="right")
     for name, prediction in profile.predictions.items():
         rank = "-" if prediction.spearman is None else f"{prediction.spearman:.3f}"
-        table.add_row(name, f"{prediction.wasserstein:.4f}", rank)
+        table.add_row(clean(name), f"{prediction.wasserstein:.4f}", rank)
     return table
 
 

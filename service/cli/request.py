@@ -1,0 +1,118 @@
+"""Requests put together from JSON and options, checked before anything is asked or computed."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from service.api import wording
+from service.cli.terminal import Status, fail
+from service.contract.errors import LacunaError
+
+Model = TypeVar("Model", bound=BaseModel)
+Place = str | int
+_QUOTED = re.compile(r"`([\w.]+)`")
+
+
+class Option(NamedTuple):
+    """An option and the field that it fills, as a dotted path; None leaves the field alone."""
+
+    flag: str
+    path: str
+    value: Any
+
+
+class Built(NamedTuple):
+    """A request, its JSON, and what its fields are called on the command line."""
+
+    body: dict[str, Any]
+    names: dict[str, str]
+
+
+def build(fields: dict[str, Any], options: Sequence[Option]) -> Built:
+    """Fields of a request with the options laid over them.
+
+    A fault names the option where there is one, and else the field.
+    """
+    body = copy.deepcopy(fields)
+    names: dict[str, str] = {}
+    for option in options:
+        if option.value is not None:
+            _put(body, option.path.split("."), option.value)
+        if option.value is not None or not fields:
+            names[option.path] = option.flag
+    return Built(body, names)
+
+
+def checked(model: type[Model], built: Built, lines: Mapping[int, str] | None = None) -> Model:
+    """The request, or the end of the command with its first fault.
+
+    Args:
+        lines: what to call the entries of `chunks` by number, where they are lines of a file.
+    """
+    try:
+        return model.model_validate_json(json.dumps(built.body))
+    except ValidationError as error:
+        _fail(error, model, built, lines or {})
+
+
+def _fail(
+    error: ValidationError, model: type[BaseModel], built: Built, lines: Mapping[int, str]
+) -> NoReturn:
+    first = error.errors(include_url=False)[0]
+    path = _path(first["loc"], built.body)
+    if first["type"] == "extra_forbidden":
+        message = wording.unknown_field(model, first["loc"])
+    else:
+        message = wording.message(first)
+    message = _QUOTED.sub(lambda m: built.names.get(m[1], m[0]), message)
+    where = _called(path, built.names, lines)
+    fail(f"{where}: {message}" if where else message, Status.USAGE)
+
+
+def refuse(error: LacunaError, names: Mapping[str, str]) -> NoReturn:
+    """End the command as a refusal of the service would."""
+    detail = _QUOTED.sub(lambda m: names.get(m[1], m[0]), error.detail)
+    where = "" if error.field is None else f"{names.get(error.field, error.field)}: "
+    fail(f"{error.code}: {where}{detail}", Status.REFUSED)
+
+
+def _put(body: dict[str, Any], path: list[str], value: Any) -> None:
+    for part in path[:-1]:
+        inner = body.setdefault(part, {})
+        if not isinstance(inner, dict):
+            return  # the check of the whole will say so
+        body = inner
+    body[path[-1]] = value
+
+
+def _path(location: Sequence[Place], body: Any) -> list[Place]:
+    """Pydantic's location without the members of unions that it names as well."""
+    path: list[Place] = []
+    last = len(location) - 1
+    for number, part in enumerate(location):
+        if isinstance(part, int):
+            body = body[part] if isinstance(body, list) and part < len(body) else None
+        elif isinstance(body, dict) and part in body:
+            body = body[part]
+        elif number < last:
+            continue
+        path.append(part)
+    return path
+
+
+def _called(path: list[Place], names: Mapping[str, str], lines: Mapping[int, str]) -> str:
+    if len(path) > 1 and path[0] == "chunks" and path[1] in lines:
+        rest = ".".join(str(part) for part in path[2:])
+        return f"{lines[int(path[1])]}: {rest}" if rest else lines[int(path[1])]
+    for end in range(len(path), 0, -1):
+        flag = names.get(".".join(str(part) for part in path[:end]))
+        if flag is not None:
+            entries = [f" number {part + 1}" for part in path[end:] if isinstance(part, int)]
+            return flag + "".join(entries)
+    return ".".join(str(part) for part in path)

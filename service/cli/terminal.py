@@ -1,0 +1,104 @@
+"""What every command does alike: results on stdout, all else on stderr, one line a failure."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, NoReturn
+
+import typer
+from pydantic import BaseModel
+from rich.console import Console
+from typer.core import TyperGroup
+
+from service.report.text import clean
+
+_PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "emoji": False}
+out = Console(**_PLAIN)
+err = Console(stderr=True, **_PLAIN)
+_LONGEST = 600
+
+
+class Status(IntEnum):
+    """What the command's exit status says."""
+
+    DONE = 0
+    REFUSED = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    INTERRUPTED = 130
+
+
+def fail(message: str, status: Status) -> NoReturn:
+    """End the command with one line on stderr."""
+    line = clean(" ".join(message.split()))
+    line = line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
+    err.print(f"lacuna: {line}", style="red", soft_wrap=True)
+    raise typer.Exit(int(status))
+
+
+def print_json(answer: BaseModel) -> None:
+    """Print an answer as one line of JSON, as HTTP has it."""
+    out.file.write(answer.model_dump_json() + "\n")
+
+
+class Group(TyperGroup):
+    """The commands. Wrong usage is one line; a closed pipe is no error; Ctrl-C is status 130."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run, and leave the process with the command's status."""
+        status: Any = Status.DONE
+        try:
+            status = super().main(
+                args, prog_name, complete_var, False, windows_expand_args, **extra
+            )
+            out.file.flush()
+        except (typer.Abort, KeyboardInterrupt):
+            status = Status.INTERRUPTED
+        except BrokenPipeError:
+            status = _leave_the_pipe()
+        except OSError as error:
+            what = error.filename or "cannot write the output"
+            status = _told(f"{what}: {error.strerror or error}", Status.REFUSED)
+            _leave_the_pipe()
+        except Exception as error:
+            # The usage errors of every version of typer, which keeps their class to itself.
+            if not hasattr(error, "format_message"):
+                raise
+            message = _usage(error)
+            status = _told(message, Status.USAGE) if message else Status.USAGE
+        sys.exit(status if isinstance(status, int) else Status.DONE)
+
+
+def _usage(error: Any) -> str:
+    """What is wrong and where to read on; nothing where the help itself was just shown."""
+    if not error.format_message():
+        return ""
+    context = getattr(error, "ctx", None)
+    path = "lacuna" if context is None else context.command_path
+    return f"{error.format_message().rstrip('.')}; see {path} --help"
+
+
+def _told(message: str, status: Status) -> Status:
+    try:
+        fail(message, status)
+    except typer.Exit:
+        return status
+
+
+def _leave_the_pipe() -> Status:
+    """Nobody reads: what is buffered must not be written, and fail, when the process ends."""
+    with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.file.fileno())
+    return Status.REFUSED

@@ -1,0 +1,1 @@
+"""Answers in the terminal: tables, charts and sentences, and progress while one waits."""
