@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from service.api import json_bounds
 from service.cli.terminal import Status, fail
+from service.contract.errors import InvalidRequest
 
 MAX_BYTES = 64_000_000
 STDIN = "-"
@@ -53,9 +55,12 @@ def parse_object(source: str | None) -> dict[str, Any]:
 def parse_json(text: str, name: str) -> Any:
     """JSON as RFC 8259 has it: no NaN, no number beyond float64, no key twice in one object."""
     try:
+        json_bounds.check(text.encode("utf-8", "replace"))
         return json.loads(
             text, parse_constant=_constant, parse_float=_finite, object_pairs_hook=_unique
         )
+    except InvalidRequest as error:
+        fail(f"{name}: {error.detail}", Status.USAGE)
     except (ValueError, RecursionError) as error:
         reason = "too deeply nested" if isinstance(error, RecursionError) else error
         fail(f"{name}: not JSON: {reason}", Status.USAGE)

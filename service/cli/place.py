@@ -11,7 +11,7 @@ from service.cli.inputs import numbers, read
 from service.cli.options import Json, Key, Server
 from service.cli.request import Built, Option, build, checked, refuse
 from service.cli.saved import is_id, load_file
-from service.cli.terminal import Status, fail, out, print_json
+from service.cli.terminal import Status, emit, fail, out, print_json
 from service.contract.errors import InvalidRequest, LacunaError
 from service.contract.placements import Objective, PlacementRequest, PlacementResponse, Source
 from service.contract.profiles import Profile
@@ -127,6 +127,6 @@ def _show(
         broken = next((name for name in answer.order if len(name.splitlines()) != 1), None)
         if broken is not None:
             fail(f"--ids: {broken!r:.80} is more than a line; take --json", Status.REFUSED)
-        out.file.writelines(f"{name}\n" for name in answer.order)
+        emit(answer.order)
     else:
         report(out, answer, {chunk.id: chunk.relevance for chunk in request.chunks})

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from service.cli.inputs import names, parse_object
 from service.cli.options import Json, Key, Request, Server
 from service.cli.request import Built, Option, build, checked
-from service.cli.terminal import Status, err, fail, out
+from service.cli.terminal import Status, emit, err, fail, out, print_json
 from service.contract.jobs import Job
 from service.contract.profiles import (
     PREDICTION_NAMES,
@@ -137,7 +137,7 @@ def profile(
     if text is None:
         return
     if as_json:
-        out.file.write(text + "\n")
+        emit([text])
     else:
         report(out, Profile.model_validate_json(text))
         out.print(f"wrote {files.json} and {files.svg}", soft_wrap=True)
@@ -178,7 +178,7 @@ def _waited(client: Client, job: Job, check: Callable[[], None], title: str, *, 
 
 def _print_job(job: Job, server: str | None, *, as_json: bool) -> None:
     if as_json:
-        out.file.write(job.model_dump_json() + "\n")
+        print_json(job)
     else:
         out.print(f"job {job.id}: {job.state}", soft_wrap=True)
         out.print(f"{(server or '').rstrip('/')}/v1/jobs/{job.id}", soft_wrap=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any, NoReturn
 
@@ -40,9 +41,20 @@ def fail(message: str, status: Status) -> NoReturn:
     raise typer.Exit(int(status))
 
 
+def emit(lines: Iterable[str]) -> None:
+    """Print for programs: in UTF-8, whatever the terminal's encoding is."""
+    raw = "".join(f"{line}\n" for line in lines).encode()
+    buffer = getattr(out.file, "buffer", None)
+    if buffer is None:
+        out.file.write(raw.decode())
+    else:
+        out.file.flush()
+        buffer.write(raw)
+
+
 def print_json(answer: BaseModel) -> None:
     """Print an answer as one line of JSON, as HTTP has it."""
-    out.file.write(answer.model_dump_json() + "\n")
+    emit([answer.model_dump_json()])
 
 
 class Group(TyperGroup):
@@ -59,6 +71,10 @@ class Group(TyperGroup):
     ) -> Any:
         """Run, and leave the process with the command's status."""
         status: Any = Status.DONE
+        for stream in (sys.stdout, sys.stderr):
+            # What a terminal cannot show becomes a question mark, not the end.
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")
         try:
             status = super().main(
                 args, prog_name, complete_var, False, windows_expand_args, **extra

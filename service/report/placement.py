@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from service.contract.placements import Gain, PlacementResponse
+from service.contract.placements import Gain, Placed, PlacementResponse
 from service.report.text import bar, clean, listed, number, zone
+
+_ROWS = 100
+"""From each end: both matter, and drawing thousands takes longer than placing them."""
 
 
 def report(console: Console, answer: PlacementResponse, relevance: Mapping[str, float]) -> None:
@@ -23,25 +27,34 @@ def report(console: Console, answer: PlacementResponse, relevance: Mapping[str, 
 
 
 def _order(answer: PlacementResponse, relevance: Mapping[str, float]) -> Table:
-    table = Table(title="best order (visibility 1 is an even share)")
+    table = Table(title="best order (visibility 1 is an even share)", box=SIMPLE_HEAD)
     table.add_column("place", justify="right")
     table.add_column("chunk", overflow="fold")
     for name in ("offset", "tokens", "relevance"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("visibility", no_wrap=True)
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     most = max((one.visibility for one in answer.placements), default=0.0) or 1.0
-    for place, one in enumerate(answer.placements, 1):
-        table.add_row(
-            str(place),
-            clean(one.id),
-            str(one.offset),
-            str(one.tokens),
-            number(relevance[one.id]),
-            f"{one.visibility:5.2f} {bar(one.visibility / most)}",
-            "dead zone" if one.in_dead_zone else "",
-        )
+    rows = list(enumerate(answer.placements, 1))
+    left_out = len(rows) - 2 * _ROWS
+    for place, one in rows[:_ROWS] if left_out > 0 else rows:
+        table.add_row(str(place), *_cells(one, relevance[one.id], most))
+    if left_out > 0:
+        table.add_row("…", f"{left_out:,} more: --ids or --json")
+        for place, one in rows[-_ROWS:]:
+            table.add_row(str(place), *_cells(one, relevance[one.id], most))
     return table
+
+
+def _cells(one: Placed, relevance: float, most: float) -> list[str]:
+    return [
+        clean(one.id),
+        str(one.offset),
+        str(one.tokens),
+        number(relevance),
+        f"{one.visibility:5.2f} {bar(one.visibility / most)}",
+        "dead zone" if one.in_dead_zone else "",
+    ]
 
 
 def _sentences(answer: PlacementResponse) -> list[str]:
