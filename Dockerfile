@@ -40,19 +40,18 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     /opt/lacuna/bin/pip install --constraint constraints.txt '.[gateway]'
 COPY service service
 COPY workers workers
-RUN /opt/lacuna/bin/pip install --no-deps --force-reinstall . \
-    && /opt/lacuna/bin/python -m compileall -q /opt/lacuna
+RUN /opt/lacuna/bin/pip install --no-deps --force-reinstall .
 
 FROM builder AS worker-builder
 ARG TORCH_INDEX=
+# From its index torch alone: what torch needs is pinned, and there may be other releases of it there.
 RUN --mount=type=cache,target=/root/.cache/pip \
     env ${TORCH_INDEX:+PIP_INDEX_URL="${TORCH_INDEX}"} /opt/lacuna/bin/pip install \
-        --constraint constraints.txt torch \
+        --no-deps --constraint constraints.txt torch \
     && /opt/lacuna/bin/pip install --constraint constraints.txt '.[worker]'
 COPY service service
 COPY workers workers
-RUN /opt/lacuna/bin/pip install --no-deps --force-reinstall . \
-    && /opt/lacuna/bin/python -m compileall -q /opt/lacuna
+RUN /opt/lacuna/bin/pip install --no-deps --force-reinstall .
 
 # --- images ------------------------------------------------------------------------------------
 FROM base AS gateway

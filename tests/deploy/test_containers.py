@@ -198,7 +198,36 @@ def test_prometheus_gets_the_key_that_the_gateway_takes(
 ) -> None:
     keys = services["gateway"]["environment"]["LACUNA_API_KEYS"].split(",")
     assert keys == [SECRETS["LACUNA_API_KEYS"], SECRETS["LACUNA_METRICS_KEY"]]
-    assert services["prometheus"]["secrets"][0]["source"] == "metrics_key"
+    assert "secrets" not in services["prometheus"]  # Compose refuses them: its root is read-only
+
+
+def test_prometheus_starts_with_its_key_in_the_file_that_it_reads(
+    services: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    prometheus = services["prometheus"]
+    (file,) = re.findall(
+        r"credentials_file: ([^\s}]+)",
+        (ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text(),
+    )
+    assert [mount.partition(":")[0] for mount in prometheus["tmpfs"]] == [str(Path(file).parent)]
+    shell = [part.replace("$$", "$") for part in prometheus["entrypoint"]]
+    shell = [part.replace(file, f"{tmp_path}/key") for part in shell]
+    shell = [part.replace("/bin/prometheus", "printf '%s\n'") for part in shell]
+    environment = {**prometheus["environment"], "PATH": os.defpath}
+    command = [*shell, *prometheus["command"]]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert answer.stdout.split("\n")[:-1] == prometheus["command"]
+    assert (tmp_path / "key").read_text() == SECRETS["LACUNA_METRICS_KEY"]
+    assert (tmp_path / "key").stat().st_mode & 0o077 == 0
+
+
+def test_a_folder_in_memory_belongs_to_who_writes_there(
+    services: dict[str, dict[str, Any]],
+) -> None:
+    for name in OURS:
+        for mount in services[name].get("tmpfs", []):
+            folder, _, options = mount.partition(":")
+            assert folder == "/tmp" or "uid=10001,gid=10001" in options, (name, mount)
 
 
 def image_environment(target: str) -> dict[str, str]:
