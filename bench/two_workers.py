@@ -1,4 +1,4 @@
-"""One worker against two, one torch thread each, on one batch of jobs. `python bench/workers.py`
+"""One worker against two, one torch thread each, on one batch of jobs. `python bench/two_workers.py`
 
 Needs two free cores. Prints the seconds of each and their ratio (target: at least 1.7).
 """
