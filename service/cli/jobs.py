@@ -20,7 +20,10 @@ def job(identifier: Id, as_json: Json = False, server: Server = None, key: Key =
     from service.cli.connection import connected  # noqa: PLC0415 - slow to import
 
     with connected(server, key) as connection:
-        _show(connection.client.read(Job, f"/v1/jobs/{_id(identifier)}"), as_json=as_json)
+        found = connection.client.read(Job, f"/v1/jobs/{_id(identifier)}")
+    _show(found, as_json=as_json)
+    if found.failure is not None:
+        fail(f"{found.failure.code}: {found.failure.detail}", Status.REFUSED)
 
 
 def cancel(identifier: Id, as_json: Json = False, server: Server = None, key: Key = None) -> None:
@@ -28,18 +31,17 @@ def cancel(identifier: Id, as_json: Json = False, server: Server = None, key: Ke
     from service.cli.connection import connected  # noqa: PLC0415 - slow to import
 
     with connected(server, key) as connection:
-        _show(connection.client.cancel(_id(identifier)), as_json=as_json)
+        found = connection.client.cancel(_id(identifier))
+    _show(found, as_json=as_json)
 
 
 def _show(found: Job, *, as_json: bool) -> None:
     if as_json:
         print_json(found)
-    else:
-        out.print(f"{found.state}, {found.progress:.0%}: {standing(found)}", soft_wrap=True)
-        if found.profile is not None:
-            out.print(f"lacuna show {found.profile.rpartition('/')[2]}")
-    if found.failure is not None:
-        fail(f"{found.failure.code}: {found.failure.detail}", Status.REFUSED)
+        return
+    out.print(f"{found.progress:4.0%} {standing(found)}", soft_wrap=True)
+    if found.profile is not None:
+        out.print(f"lacuna show {found.profile.rpartition('/')[2]}")
 
 
 def _id(text: str) -> str:

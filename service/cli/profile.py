@@ -172,7 +172,8 @@ def _waited(client: Client, job: Job, check: Callable[[], None], title: str, *, 
             return client.wait(job.id, on_job=on_job, check=check)
     except KeyboardInterrupt:
         if not ours:
-            err.print(f"the job goes on: lacuna job {job.id}, or lacuna cancel {job.id}")
+            words = f"the job goes on: lacuna job {job.id}, or lacuna cancel {job.id}"
+            err.print(words, soft_wrap=True)
         raise
 
 

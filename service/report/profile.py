@@ -22,16 +22,10 @@ def report(console: Console, profile: Profile) -> None:
 
 
 def listing(console: Console, summaries: list[ProfileSummary]) -> None:
-    """Print a line for each profile."""
-    table = Table()
-    table.add_column("id", no_wrap=True)
-    table.add_column("model", overflow="fold")
-    table.add_column("tokens", justify="right")
-    table.add_column("weights")
-    table.add_column("dead zone", justify="right")
-    table.add_column("created (UTC)")
-    for one in summaries:
-        table.add_row(
+    """Print a line for each profile, its id first; no line is broken or cut."""
+    rows = [("id", "model", "tokens", "weights", "dead zone", "created (UTC)")]
+    rows += [
+        (
             one.id,
             clean(one.model),
             str(one.sequence_length),
@@ -39,7 +33,12 @@ def listing(console: Console, summaries: list[ProfileSummary]) -> None:
             zone(one.dead_zone),
             clean(one.created_at[:16].replace("T", " ")),
         )
-    console.print(table)
+        for one in summaries
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        console.print("  ".join(cells).rstrip(), soft_wrap=True)
 
 
 def _facts(profile: Profile) -> Table:

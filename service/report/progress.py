@@ -33,9 +33,11 @@ def progress(console: Console, title: str) -> Iterator[Callable[[Job], None]]:
 
 def standing(job: Job) -> str:
     """How a job stands, in a few words."""
-    words = job.message or job.state
+    words: list[str] = [job.state]
+    if job.message and job.message != job.state:
+        words.append(job.message)
     if job.state == "queued" and job.position:
-        words += f", {job.position} before it"
+        words.append(f"{job.position} before it")
     if job.eta_seconds is not None:
-        words += f", about {max(1, round(job.eta_seconds))} s left"
-    return clean(words)
+        words.append(f"about {max(1, round(job.eta_seconds))} s left")
+    return clean(", ".join(words))
