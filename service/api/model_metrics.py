@@ -20,7 +20,7 @@ from service.contract.profiles import ProfileSummary
 SUMMARIES: Final = 100
 """So many of the newest profiles are looked at."""
 _MODELS: Final = 50
-_LABELS: Final = ("model", "weights", "tokens", "objective", "version")
+_LABELS: Final = ("model", "weights", "tokens", "objective", "documents", "version")
 _MEANINGS: Final = {
     "dead_zone_fraction": "Share of the prompt in the dead zone; 0 when there is none.",
     "dead_zone_fraction_low": "Least share that the 95% bands of the zone's ends allow.",
@@ -54,15 +54,26 @@ def text(summaries: Sequence[ProfileSummary]) -> bytes:
 
 
 def _rows(summaries: Sequence[ProfileSummary]) -> Iterator[tuple[list[str], ProfileSummary]]:
-    """Profiles that differ in nothing but their version (revision, documents, method) compare."""
-    versions: dict[tuple[str, str, str, str], list[ProfileSummary]] = {}
-    for summary in summaries:
-        length = str(summary.sequence_length)
-        key = (summary.model, summary.weights, length, summary.objective)
+    """Profiles that differ in nothing but their version (revision, method) or draw compare."""
+    versions: dict[tuple[str, str, str, str, str], list[ProfileSummary]] = {}
+    for summary in filter(_comparable, summaries):
+        key = (
+            summary.model,
+            summary.weights,
+            str(summary.sequence_length),
+            summary.objective,
+            summary.documents_name or summary.documents_source,
+        )
         versions.setdefault(key, []).append(summary)
     for key, newest_first in islice(versions.items(), _MODELS):
         for version, summary in zip(("newest", "previous"), newest_first, strict=False):
             yield [*key, version], summary
+
+
+def _comparable(summary: ProfileSummary) -> bool:
+    """An ablation says nothing of the model as it is used, one document nothing of its noise, and
+    a caller's own texts are others every time."""
+    return summary.as_used and summary.documents > 1 and summary.documents_source != "inline"
 
 
 def _values(summary: ProfileSummary) -> dict[str, float]:

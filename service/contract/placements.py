@@ -78,7 +78,9 @@ class PlacementRequest(Wire):
 
     profile_id: Digest | None = None
     model: ModelId | None = None
-    """Its newest profile with trained weights that has the source asked for."""
+    """Its most suitable profile with trained weights that has the source asked for: of the newest
+    revision, no ablation, of several documents, near the prompt's length, with a needle curve, the
+    newest."""
     density: (
         Annotated[
             list[Annotated[float, Field(ge=0, le=1e12)]],
@@ -91,7 +93,7 @@ class PlacementRequest(Wire):
     """For a theory-only curve: alone, or beside `model` with `allow_theory`."""
     allow_theory: bool = False
     """Without a suitable profile of `model`, fall back to a curve computed from its
-    architecture, as given here or as known from any other profile of that model."""
+    architecture, as given here, or as known from any other profile of that model or by name."""
     source: Source | None = None
     """Which curve of the profile (a `density` is its own). Default: `needle` where it was measured,
     else `measured`."""

@@ -183,7 +183,7 @@ class Measured(Wire):
     influence: list[float]
     low: list[float]
     high: list[float]
-    """95% bootstrap band over documents."""
+    """95% bootstrap band over documents; of one document it has no width, its noise is unknown."""
     per_document: list[float]
     """Each document normalised first, then averaged: no document dominates."""
     documents: int
@@ -291,11 +291,25 @@ class ProfileSummary(Wire):
     sequence_length: int
     objective: str
     documents: int
+    documents_source: str = "builtin"
+    documents_name: str | None = None
+    seed: int = 0
+    positional_encoding: Literal["on", "off"] = "on"
+    """`off`: an ablation, not the model as it is used."""
+    content_scale: Literal["model", "raw"] = "model"
+    needle: bool = False
+    """Whether retrieval was measured too."""
     shape: str
     dead_zone: DeadZone | None
     primacy_mass: float
     recency_mass: float
     created_at: str
+
+    @property
+    def as_used(self) -> bool:
+        """Whether it shows the model as it is used: no ablation, and prose where it was trained."""
+        prose = self.weights == "random" or self.documents_source != "random_tokens"
+        return prose and self.positional_encoding == "on"
 
 
 class ProfilePage(Wire):

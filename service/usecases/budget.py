@@ -8,16 +8,17 @@ from collections.abc import Callable
 from service.contract.cost import cost as cost_of
 from service.contract.errors import TooLarge
 from service.contract.profiles import ProfileRequest
-from service.usecases.catalogue import Shape, known_shape
+from service.usecases.catalogue import Architecture, known
 
-ASSUMED_SHAPE: Shape = (24, 16, 1_536)
-"""(layers, heads, width) of a model that the gateway does not know, for it has no access to the
+ASSUMED = Architecture(24, 16, 1_536)
+"""A model that the gateway does not know, for it has no access to the
 hub: one of some 700 million parameters."""
 
 
 def cost(request: ProfileRequest) -> float:
     """Multiply-adds; see `service.contract.cost`."""
-    return cost_of(request, *(known_shape(request.model) or ASSUMED_SHAPE))
+    model = known(request.model) or ASSUMED
+    return cost_of(request, model.layers, model.heads, model.width)
 
 
 def check(request: ProfileRequest, limit: float, queue: str = "cpu") -> None:

@@ -6,30 +6,40 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
-from service.contract.models import ModelCatalogue, WorkerModels
+from service.contract.models import ModelCatalogue, PositionalEncoding, WorkerModels
 
-Shape = tuple[int, int, int]
-"""(layers, heads, width)."""
-DEMO: dict[str, Shape] = {"demo:smollm2-135m-instruct": (30, 9, 576)}
-PRESETS: dict[str, Shape] = {
-    "bloom-560m": (24, 16, 1_024),
-    "bloom-7b1": (30, 32, 4_096),
-    "falcon-rw-1b": (24, 32, 2_048),
-    "gemma-2-2b": (26, 8, 2_304),
-    "gpt2-xl": (48, 25, 1_600),
-    "gpt2": (12, 12, 768),
-    "llama-3-8b": (32, 32, 4_096),
-    "mistral-7b": (32, 32, 4_096),
-    "mpt-7b": (32, 32, 4_096),
-    "olmo-2-1b": (16, 16, 2_048),
-    "opt-125m": (12, 12, 768),
-    "phi-2": (32, 32, 2_560),
-    "pythia-160m": (12, 12, 768),
-    "qwen2-0.5b": (24, 14, 896),
-    "qwen3-0.6b": (28, 16, 1_024),
-    "smollm2-135m": (30, 9, 576),
-    "tinyllama-1.1b": (22, 32, 2_048),
+
+class Architecture(NamedTuple):
+    """What the gateway knows of a model without loading it."""
+
+    layers: int
+    heads: int
+    width: int
+    positional_encoding: PositionalEncoding = "rotary"
+    window: int | None = None
+
+
+DEMO: dict[str, Architecture] = {"demo:smollm2-135m-instruct": Architecture(30, 9, 576)}
+PRESETS: dict[str, Architecture] = {
+    "bloom-560m": Architecture(24, 16, 1_024, "alibi"),
+    "bloom-7b1": Architecture(30, 32, 4_096, "alibi"),
+    "falcon-rw-1b": Architecture(24, 32, 2_048, "alibi"),
+    "gemma-2-2b": Architecture(26, 8, 2_304, window=4_096),
+    "gpt2-xl": Architecture(48, 25, 1_600, "learned"),
+    "gpt2": Architecture(12, 12, 768, "learned"),
+    "llama-3-8b": Architecture(32, 32, 4_096),
+    "mistral-7b": Architecture(32, 32, 4_096, window=4_096),
+    "mpt-7b": Architecture(32, 32, 4_096, "alibi"),
+    "olmo-2-1b": Architecture(16, 16, 2_048),
+    "opt-125m": Architecture(12, 12, 768, "learned"),
+    "phi-2": Architecture(32, 32, 2_560),
+    "pythia-160m": Architecture(12, 12, 768),
+    "qwen2-0.5b": Architecture(24, 14, 896),
+    "qwen3-0.6b": Architecture(28, 16, 1_024),
+    "smollm2-135m": Architecture(30, 9, 576),
+    "tinyllama-1.1b": Architecture(22, 32, 2_048),
 }
 """The workers' presets; a test compares them with the configurations themselves."""
 PUBLISHED: dict[str, str] = {
@@ -62,8 +72,8 @@ def architectures() -> tuple[str, ...]:
     return tuple(sorted([*listed["full"], *listed["influence_only"]]))
 
 
-def known_shape(model: str) -> Shape | None:
-    """(layers, heads, width) of a model that is known by name."""
+def known(model: str) -> Architecture | None:
+    """The architecture of a model that is known by name."""
     name = PUBLISHED.get(model, model.removeprefix("preset:"))
     return DEMO.get(model) or PRESETS.get(name)
 

@@ -96,14 +96,23 @@ def of_density(density: list[float]) -> PlacementCurve:
     )
 
 
-def of_architecture(architecture: Architecture, max_length: int | None = None) -> PlacementCurve:
-    """A curve from architecture alone: what the model is born with, not what it learnt."""
+def of_architecture(
+    architecture: Architecture, max_length: int | None = None, tokenizer_digest: str | None = None
+) -> PlacementCurve:
+    """A curve from architecture alone: what the model is born with, not what it learnt.
+
+    Args:
+        architecture: layers, heads, positions.
+        max_length: longest prompt that the model takes, where it is known.
+        tokenizer_digest: of the model's tokenizer, where it is known.
+    """
     return PlacementCurve(
         source="theory",
         basis="theory",
         level="low",
         architecture=architecture,
         max_length=max_length,
+        tokenizer_digest=tokenizer_digest,
         notes=("computed from the architecture alone; nothing was measured",),
         warnings=("theory only: training may have changed the curve; measure the model",),
     )
@@ -241,9 +250,16 @@ def _curve(
 
 
 def _doubts(body: ProfileBody) -> list[str]:
-    if body.request.weights == "random":
-        return ["the weights are random: an untrained model retrieves nothing"]
-    return []
+    """How the profile differs from the model as it is used."""
+    asked = body.request
+    doubts = []
+    if asked.weights == "random":
+        doubts.append("the weights are random: an untrained model retrieves nothing")
+    elif asked.documents_source == "random_tokens":
+        doubts.append("measured on random tokens, not on text")
+    if asked.positional_encoding == "off":
+        doubts.append("measured without the model's positional encoding: an ablation")
+    return doubts
 
 
 def _missing(body: ProfileBody, source: str) -> str:

@@ -45,7 +45,7 @@ def suggest(
     if dead.sum() < 2 or share < DEAD_SHARE:
         return []
     text = f"{share:.0%} of the relevance lies in the dead zone in this order"
-    times = 2 if share < _TWICE else 3
+    times = min(2 if share < _TWICE else 3, len(placed))
     split = Suggestion(
         kind="split_query",
         chunk_id=None,

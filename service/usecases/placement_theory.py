@@ -11,6 +11,7 @@ from service.contract.models import ModelDescription
 from service.contract.placements import Architecture
 from service.contract.profiles import ProfileBody
 from service.theory import kernels, rollout
+from service.usecases.catalogue import known
 
 F64 = npt.NDArray[np.float64]
 
@@ -33,6 +34,19 @@ def architecture_of(body: ProfileBody) -> Architecture:
         positional_encoding=model.positional_encoding,
         window=model.window,
         mixing=mixing,
+    )
+
+
+def architecture_by_name(model: str) -> Architecture | None:
+    """The architecture of a model that the catalogue knows, with the usual mixing."""
+    found = known(model)
+    if found is None:
+        return None
+    return Architecture(
+        layers=found.layers,
+        heads=found.heads,
+        positional_encoding=found.positional_encoding,
+        window=found.window,
     )
 
 

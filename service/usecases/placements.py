@@ -13,7 +13,8 @@ from service.store.profiles import StoredProfile
 from service.usecases import placement_curves as curves
 from service.usecases.placement_curves import PlacementCurve
 from service.usecases.placement_order import place
-from service.usecases.placement_theory import architecture_of
+from service.usecases.placement_suitability import by_suitability
+from service.usecases.placement_theory import architecture_by_name, architecture_of
 
 __all__ = ["ProfileReader", "TokenCounter", "answer", "find_curve", "place"]
 
@@ -93,14 +94,13 @@ async def find_curve(request: PlacementRequest, profiles: ProfileReader) -> Plac
 async def _of_model(
     request: PlacementRequest, model: str, profiles: ProfileReader
 ) -> PlacementCurve:
-    """The newest profile that has the source, with trained weights unless the model is a preset,
-    which has none; else theory, if allowed."""
+    """The most suitable profile that has the source, with trained weights unless the model is a
+    preset, which has none; else theory, if allowed."""
     untrained = model.startswith("preset:")
     page = await profiles.list(model, _SEARCHED)
     refusal: InvalidRequest | None = None
-    for summary in page.items:
-        if summary.weights == "random" and not untrained:
-            continue
+    fit = [one for one in page.items if untrained or one.weights == "pretrained"]
+    for summary in by_suitability(fit, request):
         stored = await profiles.get(summary.id)
         if stored is None:
             continue
@@ -109,7 +109,7 @@ async def _of_model(
         except InvalidRequest as error:
             refusal = refusal or error
     if request.allow_theory:
-        return await _theory(request, page.items, profiles)
+        return await _theory(request, model, page.items, profiles)
     if refusal is not None:
         raise refusal
     raise ProfileNotFound(
@@ -120,18 +120,24 @@ async def _of_model(
 
 
 async def _theory(
-    request: PlacementRequest, known: Sequence[ProfileSummary], profiles: ProfileReader
+    request: PlacementRequest,
+    model: str,
+    measured: Sequence[ProfileSummary],
+    profiles: ProfileReader,
 ) -> PlacementCurve:
-    if request.architecture is not None:
-        return curves.of_architecture(request.architecture)
-    for summary in known:
-        stored = await profiles.get(summary.id)
-        if stored is not None:
-            body = ProfileBody.model_validate_json(stored.body)
-            return curves.of_architecture(architecture_of(body), body.model.max_length)
-    raise ProfileNotFound(
-        "nothing is known about this model's architecture: give `architecture`", field="model"
-    )
+    """By the architecture given, else that of any profile of the model, else as known by name."""
+    stored = [await profiles.get(summary.id) for summary in measured[:1]]
+    bodies = [ProfileBody.model_validate_json(one.body) for one in stored if one is not None]
+    tokenizer = bodies[0].model.tokenizer_digest if bodies else None
+    longest = bodies[0].model.max_length if bodies else None
+    architecture = request.architecture
+    if architecture is None:
+        architecture = architecture_of(bodies[0]) if bodies else architecture_by_name(model)
+    if architecture is None:
+        raise ProfileNotFound(
+            "nothing is known about this model's architecture: give `architecture`", field="model"
+        )
+    return curves.of_architecture(architecture, longest, tokenizer)
 
 
 async def _count(

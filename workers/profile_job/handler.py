@@ -41,8 +41,11 @@ from workers.models.options import LoadOptions
 from workers.profile_job import wire
 from workers.profile_job.measurement import Measurement, Subject, measure
 
-METHOD_VERSION = "2"
+METHOD_VERSION = "3"
 """Changes whenever the same request would give other numbers; part of every profile's id."""
+ONE_DOCUMENT = (
+    "one document alone: how noisy the curve is cannot be told, and its band has no width"
+)
 
 
 class ProfileHandler:
@@ -248,6 +251,7 @@ def _body(
         dead_zone=wire.dead_zone(shape.dead_zone(main, curves=draws)),
         shape=wire.shape_of(main),
         warnings=[
+            *([ONE_DOCUMENT] if draws is None else []),
             *texts.warnings,
             *instrumentation.reasons,
             *instrumentation.warnings,
@@ -266,6 +270,12 @@ def _summary(body: ProfileBody, envelope: ProfileEnvelope) -> ProfileSummary:
         sequence_length=body.request.sequence_length,
         objective=body.request.objective,
         documents=body.measured.documents,
+        documents_source=body.request.documents_source,
+        documents_name=body.request.documents_name,
+        seed=body.request.seed,
+        positional_encoding=body.request.positional_encoding,
+        content_scale=body.request.content_scale,
+        needle=body.measured.needle is not None,
         shape=body.shape.class_,
         dead_zone=body.dead_zone,
         primacy_mass=body.shape.primacy_mass,

@@ -34,8 +34,11 @@ def numbers(values: Iterable[float]) -> list[float]:
     return [number(value) for value in values]
 
 
-def measured(found: Measurement) -> tuple[Measured, F64, F64]:
-    """The measured curves; also the main one [n] and its bootstrap draws [DRAWS, n] as arrays."""
+def measured(found: Measurement) -> tuple[Measured, F64, F64 | None]:
+    """The measured curves; also the main one [n] and its bootstrap draws [DRAWS, n] as arrays.
+
+    One document has no draws that differ: None.
+    """
     norms = found.influence.norms
     combine = aggregate.root_mean_square if found.how == "rms" else aggregate.mean_of_norms
     main = combine(norms)
@@ -55,7 +58,7 @@ def measured(found: Measurement) -> tuple[Measured, F64, F64]:
         last_token_attention=None if attention is None else numbers(attention / attention.sum()),
         needle=None if found.needle is None else needle_curve(found.needle, main),
     )
-    return wire, main, draws
+    return wire, main, draws if len(norms) > 1 else None
 
 
 def needle_curve(result: NeedleResult, influence: F64) -> NeedleCurve:

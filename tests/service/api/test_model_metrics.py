@@ -75,3 +75,18 @@ async def test_a_stored_profile_is_told(client: httpx.AsyncClient, stored: str) 
     assert told.labels["version"] == "newest"
     profile = (await client.get(f"/v1/profiles/{stored}")).json()
     assert told.value == profile["dead_zone"]["fraction"]
+
+
+def test_only_what_compares_is_told() -> None:
+    """Ablations, single documents and callers' own texts would show as drift of the model."""
+    odd = [
+        summary(5, positional_encoding="off"),
+        summary(4, documents=1),
+        summary(3, documents_source="inline"),
+        summary(2, documents_source="random_tokens"),
+    ]
+    assert text([*odd, summary(1)]) == text([summary(1)])
+    untrained = [summary(n, documents_source="random_tokens", weights="random") for n in (2, 1)]
+    assert b"previous" in text(untrained)
+    corpora = [summary(n, documents_source="corpus", documents_name=f"c{n}") for n in (2, 1)]
+    assert b"previous" not in text(corpora)

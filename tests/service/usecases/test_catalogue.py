@@ -4,14 +4,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
 from service.usecases.catalogue import (
     DEMO,
     PRESETS,
     PUBLISHED,
     architectures,
     catalogue,
-    known_shape,
+    known,
 )
+from workers.models import facts
 
 FOLDER = Path(__file__).parents[3] / "workers" / "models" / "presets"
 
@@ -34,17 +39,26 @@ def test_presets_are_those_of_the_workers() -> None:
         )
         for name, preset in found.items()
     }
-    assert shapes == PRESETS
+    assert shapes == {name: architecture[:3] for name, architecture in PRESETS.items()}
     published = {alias: name for name, p in found.items() for alias in p["published_as"]}
     assert published == PUBLISHED
     assert {p["config"]["model_type"] for p in found.values()} <= set(architectures())
 
 
-def test_shapes_are_known_by_every_name_and_by_no_other() -> None:
-    assert known_shape("preset:gpt2") == known_shape("openai-community/gpt2") == (12, 12, 768)
-    assert known_shape("demo:smollm2-135m-instruct") == (30, 9, 576)
-    assert known_shape("somebody/gpt2") is None
-    assert known_shape("local:anything") is None
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_positions_and_windows_are_those_of_the_configurations(name: str) -> None:
+    config = AutoConfig.for_model(**configurations()[name]["config"])
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    found = (facts.positional_encoding(model), facts.window(config))
+    assert found == (PRESETS[name].positional_encoding, PRESETS[name].window)
+
+
+def test_architectures_are_known_by_every_name_and_by_no_other() -> None:
+    assert known("preset:gpt2") == known("openai-community/gpt2") == (12, 12, 768, "learned", None)
+    assert known("demo:smollm2-135m-instruct") == (30, 9, 576, "rotary", None)
+    assert known("somebody/gpt2") is None
+    assert known("local:anything") is None
 
 
 def test_the_catalogue_names_what_can_be_asked_for() -> None:

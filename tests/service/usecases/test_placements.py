@@ -77,7 +77,9 @@ class Shelf:
 def trained(profile: Profile, **measured: Any) -> Profile:
     return profile.model_copy(
         update={
-            "request": profile.request.model_copy(update={"weights": "pretrained"}),
+            "request": profile.request.model_copy(
+                update={"weights": "pretrained", "documents_source": "builtin"}
+            ),
             "measured": profile.measured.model_copy(update=measured),
         }
     )
@@ -640,6 +642,51 @@ async def test_theory_stands_in_for_a_missing_profile_when_allowed(
     assert given.source == "theory"
     measured = await answer(PlacementRequest.model_validate(body), Shelf(trained(untrained)))
     assert measured.source == "measured"
+
+
+async def test_theory_of_a_model_known_by_name() -> None:
+    body = {"model": "gpt2", "chunks": chunks(4, 30), "allow_theory": True}
+    named = await answer(PlacementRequest.model_validate(body), Shelf())
+    gpt2 = theory(layers=12, heads=12, positional_encoding="learned")
+    given = {"architecture": gpt2, "chunks": chunks(4, 30)}
+    assert named == await answer(PlacementRequest.model_validate(given), Shelf())
+
+
+async def test_theory_counts_texts_with_the_models_own_tokenizer(
+    make_profile: MakeProfile,
+) -> None:
+    class Words:
+        async def count(self, tokenizer_digest: str, texts: Sequence[str]) -> list[int] | None:
+            return [len(text.split()) for text in texts] if tokenizer_digest == "d1" else None
+
+    profile = trained(make_profile(model="owner/name"))
+    described = profile.model.model_copy(update={"tokenizer_digest": "d1"})
+    shelf = Shelf(profile.model_copy(update={"model": described}))
+    body = {
+        "model": "owner/name", "source": "needle", "allow_theory": True,
+        "chunks": [{"id": "a", "text": "one two three", "relevance": 1.0}],
+    }  # fmt: skip
+    answered = await answer(PlacementRequest.model_validate(body), shelf, Words())
+    assert answered.source == "theory"
+    assert answered.placements[0].tokens == 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"positional_encoding": "off"}, "ablation"),
+        ({"documents_source": "random_tokens"}, "random tokens"),
+    ],
+)
+async def test_what_sets_a_profile_apart_from_the_model_as_it_is_used_lowers_its_trust(
+    make_profile: MakeProfile, asked: dict[str, Any], reason: str
+) -> None:
+    plain = trained(make_profile())
+    odd = plain.model_copy(update={"request": plain.request.model_copy(update=asked)})
+    before = (await answer(_by_id(chunks(4, 16)), Shelf(plain))).confidence
+    after = (await answer(_by_id(chunks(4, 16)), Shelf(odd))).confidence
+    assert (before.level, after.level) == ("medium", "low")
+    assert any(reason in text for text in after.reasons)
 
 
 async def test_a_preset_has_untrained_profiles_only(make_profile: MakeProfile) -> None:
