@@ -75,6 +75,37 @@ def test_pods_meet_the_restricted_profile(manifests: list[dict[str, Any]]) -> No
             assert context["capabilities"] == {"drop": ["ALL"]}
 
 
+def test_prometheus_can_ask_the_gateways_and_the_adapter_finds_its_series(
+    manifests: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    (job,) = yaml.safe_load((FOLDER / "prometheus-scrape.yaml").read_text())
+    gateway = of_kind(manifests, "Deployment")["gateway"]
+    rules = {rule["source_labels"][0]: rule for rule in job["relabel_configs"]}
+    kept = rules["__meta_kubernetes_pod_label_app_kubernetes_io_name"]["regex"]
+    assert gateway["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/name"] == kept
+    (port,) = gateway["spec"]["template"]["spec"]["containers"][0]["ports"]
+    assert rules["__meta_kubernetes_pod_container_port_name"]["regex"] == port["name"]
+    assert job["kubernetes_sd_configs"][0]["namespaces"]["names"] == list(
+        of_kind(manifests, "Namespace")
+    )
+    (adapter,) = yaml.safe_load((FOLDER / "prometheus-adapter.yaml").read_text())["rules"][
+        "external"
+    ]
+    (label,) = adapter["resources"]["overrides"]
+    assert rules["__meta_kubernetes_namespace"]["target_label"] == label
+    # /metrics asks for a key, because the gateway listens beyond the loopback interface.
+    assert "LACUNA_API_KEYS" in (FOLDER / "gateway.env.example").read_text()
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed")
+    (tmp_path / "key").write_text("key")
+    job["authorization"]["credentials_file"] = str(tmp_path / "key")
+    config = tmp_path / "prometheus.yml"
+    config.write_text(yaml.safe_dump({"scrape_configs": [job]}))
+    answer = subprocess.run([promtool, "check", "config", config], capture_output=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+
+
 def test_a_worker_is_not_killed_within_its_grace(manifests: list[dict[str, Any]]) -> None:
     (settings,) = of_kind(manifests, "ConfigMap").values()
     grace = float(settings["data"]["LACUNA_GRACE_SECONDS"])
