@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import Any, Final, Literal
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
@@ -103,6 +105,8 @@ def configure(
 ) -> None:
     """Send all logs to standard error in one format. Called by the roots alone.
 
+    So are warnings, and what nobody caught: its traceback may show a secret as well.
+
     Args:
         level: the lowest level that is written.
         style: JSON for machines or text for people.
@@ -113,6 +117,26 @@ def configure(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    logging.captureWarnings(True)
+    sys.excepthook = _uncaught
+    threading.excepthook = _uncaught_in_thread
+    # A server that was started by its own command has set up lines of its own form.
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
+        logging.getLogger(name).handlers.clear()
+        logging.getLogger(name).propagate = name != "uvicorn.access"  # the gateway writes that
     # Libraries that tell of every request at level info.
     for name in ("httpx", "httpcore", "filelock", "urllib3"):
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        logging.getLogger("lacuna").info("interrupted")
+        return
+    logging.getLogger("lacuna").critical("the process ends", exc_info=(kind, error, trace))
+
+
+def _uncaught_in_thread(what: threading.ExceptHookArgs) -> None:
+    if what.exc_value is not None:
+        trace = (what.exc_type, what.exc_value, what.exc_traceback)
+        logging.getLogger("lacuna").critical("a thread ends", exc_info=trace)

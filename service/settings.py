@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -146,6 +147,19 @@ class Settings(BaseSettings):
         if self.redis_url is not None:
             return self.redis_url.get_secret_value()
         return f"unix://{self.socket_path}"
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no log may show: keys, the hub's token, the store's password as sent and as set."""
+        found = list(self.api_keys)
+        if self.hub_token is not None:
+            found.append(self.hub_token.get_secret_value())
+        if self.redis_url is not None:
+            parts = urlsplit(self.redis_url.get_secret_value())
+            found += parse_qs(parts.query).get("password", [])
+            if parts.password:
+                found += [parts.password, unquote(parts.password)]
+        return tuple(found)
 
     def environment(self) -> dict[str, str]:
         """These settings as environment variables, to configure a child process alike."""

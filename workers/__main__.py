@@ -12,7 +12,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from urllib.parse import unquote, urlsplit
 
 import redis
 from pydantic import ValidationError
@@ -76,16 +75,6 @@ def _first_contact(client: redis.Redis) -> dict[str, object]:
             time.sleep(_FIRST_CONTACT_SECONDS)
 
 
-def _secrets(settings: Settings) -> list[str]:
-    found = list(settings.api_keys)
-    if settings.hub_token is not None:
-        found.append(settings.hub_token.get_secret_value())
-    if settings.redis_url is not None:
-        password = urlsplit(settings.redis_url.get_secret_value()).password or ""
-        found += [password, unquote(password)]
-    return found
-
-
 def main(make_handler: Callable[[Settings], Handler] | None = None) -> int:
     """Start a worker from the environment.
 
@@ -97,7 +86,7 @@ def main(make_handler: Callable[[Settings], Handler] | None = None) -> int:
     except ValidationError as error:
         print(f"the settings cannot be used: {error}", file=sys.stderr)
         return EXIT_CONFIG
-    logs.configure(settings.log_level, settings.log_format, _secrets(settings))
+    logs.configure(settings.log_level, settings.log_format, settings.secrets)
     try:
         return run(settings, (make_handler or _profile_handler)(settings))
     except Exception:

@@ -14,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
+from service import logs
 from service.api import docs, openapi
 from service.api.access import Keys
 from service.api.bodies import BodyInvalid, BodyTooSlow, MediaTypeRefused
@@ -175,7 +176,9 @@ async def _check_policy(services: Services) -> None:
 
 def factory() -> Gateway:
     """For `uvicorn --factory service.api.app:factory`: a root, so it reads the environment."""
-    return create_app(Settings())
+    settings = Settings()
+    logs.configure(settings.log_level, settings.log_format, settings.secrets)
+    return create_app(settings)
 
 
 def _services(settings: Settings, metrics: Metrics, memory: Memory) -> Services:

@@ -10,6 +10,7 @@ from typing import Annotated, TypedDict
 import redis.asyncio
 from fastapi import Depends, Header, Path, Query, Request
 
+from service import logs
 from service.api.export import Caching, Key, Memory, Representation, represent
 from service.api.metrics import Metrics
 from service.api.negotiation import wait_of
@@ -142,6 +143,13 @@ async def _wait(
     return min(asked, (await _services(request)).settings.max_wait_seconds)
 
 
+async def _job_id(
+    job_id: Annotated[str, Path(pattern=DIGEST_PATTERN, description="Id of a job.")],
+) -> str:
+    logs.job_id.set(job_id)
+    return job_id
+
+
 async def _job(job_id: JobId, services: ServicesHere, owner: Owner) -> Job:
     return await services.profiles.jobs.get(job_id, owner)
 
@@ -150,7 +158,7 @@ ServicesHere = Annotated[Services, Depends(_services)]
 Owner = Annotated[str | None, Depends(_owner)]
 RequestId = Annotated[str, Depends(_request_id)]
 Wait = Annotated[float, Depends(_wait)]
-JobId = Annotated[str, Path(pattern=DIGEST_PATTERN, description="Id of a job.")]
+JobId = Annotated[str, Depends(_job_id)]
 OwnJob = Annotated[Job, Depends(_job)]
 ProfileId = Annotated[str, Path(pattern=DIGEST_PATTERN, description="Id of a profile.")]
 Bins = Annotated[

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service import logs
 from service.api.bodies import BodyTooSlow
 from service.api.export import Memory, send_representation
 from service.api.metrics import Metrics
 from service.api.negotiation import Conditions, choose
 from service.api.problems import problem
 from service.contract.errors import PayloadTooLarge
-from service.logs import request_id as request_id_of_logs
 
 log = logging.getLogger("lacuna.api")
 
@@ -33,6 +33,8 @@ _SECURITY = [
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
 _POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+_CALLER_DIGITS = 12
+"""So much of a key's digest tells callers apart in the log."""
 _PROFILE = re.compile(r"/v1/profiles/([0-9a-f]{32})(?:\.(json|csv|svg|png))?")
 PROFILE_ROUTE = "/v1/profiles/{profile_id}"
 
@@ -57,7 +59,10 @@ class Edge:
         inner = {**scope, "method": "GET"} if head else scope
         started = time.perf_counter()
         status = 0
-        token = request_id_of_logs.set(request_id)
+        # Not taken back at the end: a request has a context of its own, and what the server itself
+        # says of it belongs to it as well.
+        logs.request_id.set(request_id)
+        logs.job_id.set("")
 
         async def finish(message: Message) -> None:
             nonlocal status
@@ -78,14 +83,22 @@ class Edge:
             await problem(scope, "internal_error", detail)(inner, receive, finish)
         finally:
             seconds = time.perf_counter() - started
-            route = _route(inner)
-            self.metrics.request(method, route, status, seconds)
-            # What leaves from memory is counted, and logged for who debugs: a line costs as much.
-            level = logging.DEBUG if "lacuna.route" in inner else logging.INFO
-            if log.isEnabledFor(level):
-                fields = {"status": status, "seconds": round(seconds, 6)}
-                log.log(level, "%s %s %d", method[:16], route, status, extra=fields)
-            request_id_of_logs.reset(token)
+            self.metrics.request(method, _route(inner), status, seconds)
+            _log_access(inner, method, status, seconds)
+
+
+def _log_access(scope: Scope, method: str, status: int, seconds: float) -> None:
+    # What leaves from memory is counted, and logged for who debugs: a line would cost as much.
+    level = logging.DEBUG if "lacuna.route" in scope else logging.INFO
+    if not log.isEnabledFor(level):
+        return
+    # Never the path or the query: they are the caller's, and may hold anything.
+    route = _route(scope)
+    fields = {"method": method[:16], "route": route, "status": status}
+    fields["milliseconds"] = round(seconds * 1e3, 3)
+    if owner := scope.get("lacuna.owner"):
+        fields["caller"] = owner[:_CALLER_DIGITS]
+    log.log(level, "%s %s %d", method[:16], route, status, extra=fields)
 
 
 def _request_id(scope: Scope) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -38,7 +39,9 @@ class Pool:
         self._held += 1
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._executor, call, *arguments)
+            # With the context, so that what is logged there carries the request's id.
+            within = contextvars.copy_context().run
+            return await loop.run_in_executor(self._executor, within, call, *arguments)
         finally:
             self._held -= 1
 

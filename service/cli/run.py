@@ -42,11 +42,13 @@ def gateway() -> None:
     """Run the HTTP gateway alone."""
     import uvicorn
 
+    from service import logs
     from service.api.app import create_app
     from service.cli.configuration import configured
     from service.embedded import ensure
 
     settings = configured()
+    logs.configure(settings.log_level, settings.log_format, settings.secrets)
     with ExitStack() as exits:
         if settings.embedded:
             try:

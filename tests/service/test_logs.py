@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
+import threading
+import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -18,7 +21,10 @@ def written(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
     """What went to standard error; afterwards logging is as it was."""
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
+    hooks = sys.excepthook, threading.excepthook
     yield lambda: capsys.readouterr().err
+    logging.captureWarnings(False)
+    sys.excepthook, threading.excepthook = hooks
     root.handlers[:], root.level = before, level
 
 
@@ -49,6 +55,29 @@ def test_no_secret_in_message_field_or_traceback(written: Callable[[], str], sty
     assert "s3cr3t" not in text
     assert text.count("[secret]") >= 3
     assert "about" in text  # short strings are no secrets
+
+
+def test_warnings_and_what_nobody_caught_are_lines_without_secrets(
+    written: Callable[[], str],
+) -> None:
+    logs.configure("info", "json", [SECRET])
+
+    def fail() -> None:
+        raise ValueError(SECRET)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn(SECRET, stacklevel=1)
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
+    error = ValueError(SECRET)
+    sys.excepthook(ValueError, error, None)
+    text = written()
+    assert "s3cr3t" not in text
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [line["level"] for line in lines] == ["warning", "critical", "critical"]
+    assert "in fail" in lines[1]["traceback"]
 
 
 def test_text_is_for_people(written: Callable[[], str]) -> None:

@@ -49,5 +49,18 @@ def test_secrets_do_not_show() -> None:
     assert "hidden" not in repr(settings)
 
 
+@pytest.mark.parametrize(
+    ("url", "passwords"),
+    [
+        ("redis://user:p%40ssw0rd@host:6379/0", {"p%40ssw0rd", "p@ssw0rd"}),
+        ("unix:///run/redis.sock?db=1&password=p%40ssw0rd", {"p@ssw0rd"}),
+        ("redis://host", set()),
+    ],
+)
+def test_every_secret_is_known_to_the_logs(url: str, passwords: set[str]) -> None:
+    settings = Settings(redis_url=url, api_keys=(KEY,), hub_token="hf_token")
+    assert set(settings.secrets) == {KEY, "hf_token"} | passwords
+
+
 def test_every_setting_is_explained() -> None:
     assert [name for name, field in Settings.model_fields.items() if not field.description] == []

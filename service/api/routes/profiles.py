@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
+from service import logs
 from service.api.bodies import body_of, openapi_body
 from service.api.dependencies import (
     Bins,
@@ -60,6 +61,7 @@ async def ask(
 ) -> Response:
     """Measure where `model` listens. Equal requests are one job, and one profile for ever after."""
     submission = await services.profiles.submit(body, owner, request_id)
+    logs.job_id.set(submission.job.id)
     job = await services.profiles.wait(submission.job, wait)
     outcome = "created" if submission.created else "joined"
     known = not submission.created and submission.job.state == "done"

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,7 +135,7 @@ class Process:
         for _ in range(600):
             assert self.child.poll() is None, self.log.read_text()
             try:
-                assert httpx.get(f"{self.base}/readyz").status_code == 200
+                assert httpx.get(f"{self.base}/readyz").status_code == 200, self.log.read_text()
             except httpx.HTTPError:
                 time.sleep(0.1)
             else:
@@ -143,37 +143,47 @@ class Process:
         pytest.fail("the gateway did not start")
 
 
+StartProcess = Callable[..., AbstractContextManager[Process]]
+
+
 @pytest.fixture
-def process(redis_url: str, worker: Worker, profile: Profile, tmp_path: Path) -> Iterator[Process]:
+def start_process(redis_url: str, worker: Worker, tmp_path: Path) -> StartProcess:
+    """Starts a gateway process with a live worker; `more` are environment variables."""
+
+    @contextmanager
+    def start(command: str = "service.cli gateway", **more: str) -> Iterator[Process]:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        worker.announce(seconds=600)
+        log = tmp_path / "gateway.log"
+        with log.open("wb") as sink:
+            child = subprocess.Popen(
+                [sys.executable, "-m", *command.format(port=port).split()],
+                env={**os.environ, "LACUNA_REDIS_URL": redis_url, "LACUNA_PORT": port, **more},
+                cwd=Path(__file__).parents[3],
+                stdout=sink,
+                stderr=sink,
+            )
+            found = Process(f"http://127.0.0.1:{port}", child, log)
+            try:
+                found.wait()
+                yield found
+            finally:
+                child.terminate()
+                child.wait(20)
+
+    return start
+
+
+@pytest.fixture
+def process(start_process: StartProcess, worker: Worker, profile: Profile) -> Iterator[Process]:
     """A gateway process with a live worker and one profile in its store."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {
-        "LACUNA_REDIS_URL": redis_url,
-        "LACUNA_PORT": str(port),
-        "LACUNA_MAX_WAIT_SECONDS": "0.2",
-    }
-    worker.announce(seconds=600)
-    log = tmp_path / "gateway.log"
-    with log.open("wb") as sink:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "service.cli", "gateway"],
-            env={**os.environ, **environment},
-            cwd=Path(__file__).parents[3],
-            stdout=sink,
-            stderr=sink,
-        )
-        found = Process(f"http://127.0.0.1:{port}", child, log)
-        try:
-            found.wait()
-            body = {"model": "preset:gpt2", "weights": "random"}
-            httpx.post(f"{found.base}/v1/profiles", json=body).raise_for_status()
-            worker.finish(profile)
-            yield found
-        finally:
-            child.terminate()
-            child.wait(20)
+    with start_process(LACUNA_MAX_WAIT_SECONDS="0.2") as found:
+        body = {"model": "preset:gpt2", "weights": "random"}
+        httpx.post(f"{found.base}/v1/profiles", json=body).raise_for_status()
+        worker.finish(profile)
+        yield found
 
 
 @pytest.fixture
