@@ -163,11 +163,14 @@ export function registry(panel) {
   ]);
 }
 
+// Old names of a transformation are in the list beside the new one, under the same id.
 standardTransformersRegistry.setInit(() =>
-  Object.values(standardTransformers).map((transformation) => ({
-    id: transformation.id,
-    name: transformation.name,
-    transformation,
-    editor: () => null,
-  })),
+  Object.values(Object.fromEntries(Object.values(standardTransformers).map((t) => [t.id, t]))).map(
+    (transformation) => ({
+      id: transformation.id,
+      name: transformation.name,
+      transformation,
+      editor: () => null,
+    }),
+  ),
 );
