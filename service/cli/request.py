@@ -64,7 +64,9 @@ def checked(model: type[Model], built: Built, lines: Mapping[int, str] | None = 
 def _fail(
     error: ValidationError, model: type[BaseModel], built: Built, lines: Mapping[int, str]
 ) -> NoReturn:
-    first = error.errors(include_url=False)[0]
+    errors = error.errors(include_url=False)
+    # A misspelt field says more than that the right one is missing.
+    first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
     path = _path(first["loc"], built.body)
     if first["type"] == "extra_forbidden":
         message = wording.unknown_field(model, first["loc"])
