@@ -5,15 +5,14 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from service.cli.inputs import number, parse_json
 from service.cli.terminal import Status, fail
 from service.contract.placements import MAX_CHUNK_CHARACTERS, MAX_CHUNKS, Chunk
 
 _COLUMNS = tuple(Chunk.model_fields)
-_DELIMITERS = "\t;,"
-Row = tuple[int, list[str]]
+_MARKS = "\t;,"
 
 
 class Chunks(NamedTuple):
@@ -21,6 +20,43 @@ class Chunks(NamedTuple):
 
     fields: dict[str, Any]
     lines: dict[int, str]
+
+
+class _Row(NamedTuple):
+    """A line of a table.
+
+    Args:
+        at: its number.
+        mark: what stands between its cells; None for spaces.
+        where: what to call it in messages.
+    """
+
+    cells: list[str]
+    at: int
+    mark: str | None
+    where: str
+
+    @property
+    def name(self) -> str:
+        """The id of a chunk that has none."""
+        return f"chunk-{self.at}"
+
+    def tokens(self, cell: str) -> int:
+        """A whole number."""
+        value = number(cell, f"{self.where}: tokens")
+        if not value.is_integer():
+            self.fail(f"tokens: {cell!r:.80} is not a whole number")
+        return int(value)
+
+    def relevance(self, cell: str) -> float:
+        """A number; its decimals may follow a comma where none stands between cells."""
+        if self.mark in (";", "\t") and "." not in cell:
+            cell = cell.replace(",", ".", 1)
+        return number(cell, f"{self.where}: relevance")
+
+    def fail(self, message: str) -> NoReturn:
+        """End the command."""
+        fail(f"{self.where}: {message}", Status.USAGE)
 
 
 def parse(text: str, name: str) -> Chunks:
@@ -50,34 +86,31 @@ def _objects(text: str, name: str) -> Chunks:
 
 
 def _table(text: str, name: str) -> Chunks:
-    rows = _rows(text, name)
+    first = next(line for line in text.splitlines() if line.strip())
+    mark = next((mark for mark in _MARKS if mark in first), None)
     chunks: list[dict[str, Any]] = []
     lines: dict[int, str] = {}
     header: list[str] | None = None
-    for at, cells in rows:
-        where = f"{name}, line {at}"
+    for at, cells in _rows(text, mark, name):
+        row = _Row(cells, at, mark, f"{name}, line {at}")
         if not chunks and header is None and _is_header(cells):
-            header = _header(cells, where)
+            header = _header(row)
             continue
         _bound(len(chunks) + 1, name)
-        lines[len(chunks)] = where
-        chunks.append(
-            _by_place(cells, at, where) if header is None else _by_name(cells, header, at, where)
-        )
+        lines[len(chunks)] = row.where
+        chunks.append(_by_place(row) if header is None else _by_name(row, header))
     return Chunks({"chunks": chunks}, lines)
 
 
-def _rows(text: str, name: str) -> Iterator[Row]:
+def _rows(text: str, mark: str | None, name: str) -> Iterator[tuple[int, list[str]]]:
     """Line number and cells of each line that is not blank."""
-    first = next(line for line in text.splitlines() if line.strip())
-    delimiter = next((mark for mark in _DELIMITERS if mark in first), None)
-    if delimiter is None:
-        yield from (
-            (at, line.split()) for at, line in enumerate(text.splitlines(), 1) if line.strip()
-        )
+    if mark is None:
+        for at, line in enumerate(text.splitlines(), 1):
+            if line.strip():
+                yield at, line.split()
         return
     csv.field_size_limit(MAX_CHUNK_CHARACTERS)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark, skipinitialspace=True)
     try:
         for row in reader:
             cells = [cell.strip() for cell in row]
@@ -99,53 +132,45 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _header(cells: list[str], where: str) -> list[str]:
-    header = [cell.lower() for cell in cells]
+def _header(row: _Row) -> list[str]:
+    header = [cell.lower() for cell in row.cells]
     for cell in header:
         if cell not in _COLUMNS:
-            fail(
-                f"{where}: unknown column {cell!r:.80}; known: {', '.join(_COLUMNS)}", Status.USAGE
-            )
+            row.fail(f"unknown column {cell!r:.80}; known: {', '.join(_COLUMNS)}")
         if header.count(cell) > 1:
-            fail(f"{where}: the column {cell} is there twice", Status.USAGE)
+            row.fail(f"the column {cell} is there twice")
     if "relevance" not in header:
-        fail(f"{where}: no column `relevance`", Status.USAGE)
+        row.fail("no column `relevance`")
     if "tokens" not in header and "text" not in header:
-        fail(f"{where}: no column `tokens`, and no `text` to count", Status.USAGE)
+        row.fail("no column `tokens`, and no `text` to count")
     return header
 
 
-def _by_name(cells: list[str], header: list[str], at: int, where: str) -> dict[str, Any]:
-    if len(cells) != len(header):
-        fail(f"{where}: {len(cells)} cells under {len(header)} columns", Status.USAGE)
-    given = {column: cell for column, cell in zip(header, cells, strict=True) if cell}
-    chunk: dict[str, Any] = {"id": f"chunk-{at}", **given}
+def _by_name(row: _Row, header: list[str]) -> dict[str, Any]:
+    if len(row.cells) != len(header):
+        row.fail(f"{len(row.cells)} cells under {len(header)} columns")
+    given = {column: cell for column, cell in zip(header, row.cells, strict=True) if cell}
+    chunk: dict[str, Any] = {"id": row.name, **given}
     if "tokens" in given:
-        chunk["tokens"] = _tokens(given["tokens"], where)
+        chunk["tokens"] = row.tokens(given["tokens"])
     if "relevance" in given:
-        chunk["relevance"] = number(given["relevance"], f"{where}: relevance")
+        chunk["relevance"] = row.relevance(given["relevance"])
     if given.get("pinned", "").isdecimal():
         chunk["pinned"] = int(given["pinned"])
     return chunk
 
 
-def _by_place(cells: list[str], at: int, where: str) -> dict[str, Any]:
-    """`id, tokens, relevance` or `tokens, relevance`; what stands before them is the id."""
-    if len(cells) < 2:
-        fail(f"{where}: expected an id, a number of tokens and a relevance", Status.USAGE)
-    *name, tokens, relevance = cells
+def _by_place(row: _Row) -> dict[str, Any]:
+    """`id, tokens, relevance` or `tokens, relevance`; among spaces the id may have some."""
+    if len(row.cells) < 2 or (row.mark is not None and len(row.cells) > 3):
+        # Four cells may be three whose decimals follow a comma: never guess.
+        row.fail(f"expected an id, a number of tokens and a relevance, not {len(row.cells)} cells")
+    *name, tokens, relevance = row.cells
     return {
-        "id": " ".join(part for part in name if part) or f"chunk-{at}",
-        "tokens": _tokens(tokens, where),
-        "relevance": number(relevance, f"{where}: relevance"),
+        "id": " ".join(name) or row.name,
+        "tokens": row.tokens(tokens),
+        "relevance": row.relevance(relevance),
     }
-
-
-def _tokens(cell: str, where: str) -> int:
-    value = number(cell, f"{where}: tokens")
-    if not value.is_integer():
-        fail(f"{where}: tokens: {cell!r:.80} is not a whole number", Status.USAGE)
-    return int(value)
 
 
 def _bound(count: int, name: str) -> None:

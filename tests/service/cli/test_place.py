@@ -39,6 +39,7 @@ FORMS = {
     "semicolons": TABLE.replace(",", ";"),
     "tabs": TABLE.replace(", ", "\t"),
     "spaces": TABLE.replace(",", " "),
+    "decimal commas": TABLE.replace(",", ";").replace(".", ","),
     "header": "id,tokens,relevance\n" + TABLE,
     "columns in another order": "relevance;id;tokens\n"
     + "".join(f"{c['relevance']};{c['id']};{c['tokens']}\n" for c in CHUNKS),
@@ -176,6 +177,8 @@ BAD_INPUT = {
     "too many tokens": ("a, 1000001, 1", "line 1: tokens: Input should be less than or equal to"),
     "too much relevance": ("a, 1, 1e13", "line 1: relevance: Input should be less than or equal"),
     "an id twice": ("a, 1, 1\na, 2, 1", "the id 'a' repeats"),
+    "decimal commas": ("a, 120, 0,9", "line 1: expected an id, a number of tokens and a relevance"),
+    "a list with commas": ("a;1;0,5,3", "line 1: relevance: '0.5,3'"),
     "one cell": ("a", "line 1: expected an id, a number of tokens and a relevance"),
     "a column missing": ("id, tokens\na, 1", "line 1: no column `relevance`"),
     "no lengths": ("id, relevance\na, 1", "line 1: no column `tokens`"),
