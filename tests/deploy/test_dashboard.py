@@ -90,8 +90,20 @@ def test_the_source_of_the_data_is_the_provisioned_one_or_any_other() -> None:
     variable = DASHBOARD["templating"]["list"][0]
     assert (variable["name"], variable["type"]) == ("datasource", "datasource")
     assert variable["current"] == {"text": source["name"], "value": source["uid"]}
+    scraped = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())["global"]
+    assert source["jsonData"]["timeInterval"] == scraped["scrape_interval"]
     asked = [*PANELS, *(target for _, target in TARGETS), *DASHBOARD["templating"]["list"][1:]]
     assert {one["datasource"]["uid"] for one in asked} == {"${datasource}"}
+
+
+def test_the_preview_draws_with_the_release_that_compose_runs() -> None:
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    release = compose["services"]["grafana"]["image"].split(":")[1]
+    wanted = json.loads((ROOT / "deploy/grafana/preview/package.json").read_text())["dependencies"]
+    assert {v for name, v in wanted.items() if name.startswith("@grafana/")} == {release}
+    locked = json.loads((ROOT / "deploy/grafana/preview/package-lock.json").read_text())["packages"]
+    assert locked["node_modules/@grafana/ui"]["version"] == release
+    assert all("integrity" in package for path, package in locked.items() if path)
 
 
 def free_port() -> int:
