@@ -76,6 +76,10 @@ def tiny_config() -> Callable[..., Any]:
         "llama": modern,
         "gemma2": modern | {"head_dim": 8, "sliding_window": 8, "query_pre_attn_scalar": 8},
         "cohere": modern | {"logit_scale": 0.25},
+        "dots1": modern
+        | {"n_routed_experts": 4, "n_shared_experts": 1, "n_group": 1}
+        | {"topk_group": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+        | {"head_dim": 8, "first_k_dense_replace": 1},
         "granite": modern | {"logits_scaling": 4.0, "embedding_multiplier": 3.0},
         "mixtral": modern | {"num_local_experts": 4, "num_experts_per_tok": 2},
         "gpt2": older | {"n_positions": 128},

@@ -6,7 +6,8 @@ Policies:
       float32 or float64 whatever the weights are (see `workers.measure`);
     - random weights are drawn by the model's own initialisation on the CPU in float32 under the
       request's seed, and only then moved and cast: the same on every device. (Building on the meta
-      device first would draw other numbers.)
+      device first would draw other numbers.) They are cast as a saved model's are: buffers such as
+      rotary frequencies stay in float32.
     - a checkpoint that leaves parameters unset is refused rather than filled with noise.
 """
 
@@ -17,14 +18,20 @@ import json
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from service.contract.errors import ModelUnsupported, OutOfMemory
 from service.contract.profiles import ProfileRequest
-from workers.models import limits, sources
+from workers.models import casting, limits, sources
 from workers.models.facts import check_length, describe
 from workers.models.loaded import LoadedModel
 from workers.models.memory import available_bytes, gigabytes, is_out_of_memory
@@ -75,9 +82,10 @@ def build(source: Source, request: ProfileRequest, options: LoadOptions) -> Load
         check_length(source.model, config.get_text_config(), request.sequence_length)
     device = device_of(options)
     dtype = dtype_of(request, device)
-    _check_fits(source, config, dtype, device)
+    empty = casting.skeleton(config, dtype)
+    _check_fits(source, empty, dtype, device)
     try:
-        model = _weights(source, config, dtype, request.seed).to(device)
+        model = _weights(source, config, dtype, request.seed, empty).to(device)
     except Exception as error:
         if is_out_of_memory(error):
             raise OutOfMemory(f"the weights of {source.model} do not fit on {device}") from error
@@ -128,12 +136,11 @@ def _config(source: Source) -> Any:
     return config
 
 
-def _check_fits(source: Source, config: Any, dtype: torch.dtype, device: torch.device) -> None:
+def _check_fits(
+    source: Source, empty: PreTrainedModel | None, dtype: torch.dtype, device: torch.device
+) -> None:
     """Count the parameters before any is allocated: a CPU allocation is killed, not failed."""
-    try:
-        with torch.device("meta"):
-            empty = _AUTO.from_config(config, dtype=dtype, trust_remote_code=False)
-    except Exception:  # not every model builds on the meta device; then loading finds out
+    if empty is None:
         return
     needed = sum(p.numel() * p.element_size() for p in empty.parameters())
     available = available_bytes(device)
@@ -144,9 +151,13 @@ def _check_fits(source: Source, config: Any, dtype: torch.dtype, device: torch.d
         )
 
 
-def _weights(source: Source, config: Any, dtype: torch.dtype, seed: int) -> Any:
+def _weights(
+    source: Source, config: Any, dtype: torch.dtype, seed: int, empty: PreTrainedModel | None
+) -> Any:
     if not source.pretrained:
-        return _random(source.model, config, seed).to(dtype)
+        drawn = _random(source.model, config, seed)
+        casting.cast(drawn, empty, dtype)
+        return drawn
     try:
         model: Any
         model, found = _AUTO.from_pretrained(

@@ -79,6 +79,42 @@ def test_random_weights_follow_the_seed_alone(
         assert torch.equal(full.to(torch.bfloat16), cut)
 
 
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "ctrl", "bloom", "dots1"])
+def test_random_weights_are_cast_as_saved_ones_are(
+    family: str, save: Callable[..., Path], options: LoadOptions
+) -> None:
+    folder = save(family=family)
+    whole = load(request(weights="random"), options).model
+    drawn = load(request(weights="random", dtype="bfloat16"), options).model
+    for file in folder.glob("*.safetensors"):
+        file.unlink()
+    whole.save_pretrained(folder)
+    saved = load(request(dtype="bfloat16"), options).model
+    for one, other in (
+        (dict(drawn.named_parameters()), dict(saved.named_parameters())),
+        (dict(drawn.named_buffers()), dict(saved.named_buffers())),
+    ):
+        assert one.keys() == other.keys()
+        for name, tensor in one.items():
+            assert tensor.dtype == other[name].dtype, name
+            assert torch.equal(tensor, other[name]), name
+    ids = torch.arange(2, 110)[None]
+    assert torch.equal(drawn(ids).logits, saved(ids).logits)
+
+
+def test_rotary_frequencies_are_never_rounded(
+    save: Callable[..., Path], options: LoadOptions
+) -> None:
+    save()
+    half = load(request(weights="random", dtype="bfloat16"), options).model
+    full = load(request(weights="random", dtype="float32"), options).model
+    frequencies = {n: b for n, b in half.named_buffers() if b.is_floating_point()}
+    assert frequencies
+    for name, buffer in full.named_buffers():
+        assert buffer.dtype == half.get_buffer(name).dtype
+        assert torch.equal(buffer, half.get_buffer(name)), name
+
+
 def test_presets_need_no_network_and_no_tokenizer(
     options: LoadOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
