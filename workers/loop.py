@@ -155,8 +155,7 @@ class Worker:
             self._texts_on_disk = not self._store.forget_history()
         if now >= self._mend_at:
             self._mend_at = now + MEND_SECONDS
-            if mended := self._store.mend():
-                log.error("jobs stood in no queue and were put back", extra={"jobs": mended})
+            self._store.mend()
 
     def _run_job(self, claim: Claim) -> Fatal | None:
         log.info("job starts", extra={"attempt": claim.attempt})

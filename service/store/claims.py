@@ -18,7 +18,7 @@ from redis.commands.core import Script
 
 from service.contract.jobs import Failure
 from service.contract.models import WorkerModels
-from service.store import keys
+from service.store import keys, sweeps
 from service.store.connection import BLOCK_SECONDS
 from service.store.scripts import ROUTE, ScriptName, source
 
@@ -154,12 +154,12 @@ class ClaimStore:
         return cast(Settled, self._run("release", claim.job_id, claim.token, self._ttl_ms).decode())
 
     def expire(self) -> int:
-        """Requeue (or fail) the jobs whose leases ran out; returns how many.
+        """Requeue (or fail) the jobs whose leases ran out, and log each; returns how many.
 
         Call it only when this process saw no outage for one lease and the server is up for one
         lease (`uptime`): otherwise an outage makes every running job run twice.
         """
-        return int(self._run("expire", self._max_attempts, self._ttl_ms))
+        return sweeps.expired(self._run("expire", self._max_attempts, self._ttl_ms))
 
     def forget_history(self) -> bool:
         """Have the append-only file written anew from what is still held; whether it was begun.
@@ -178,7 +178,7 @@ class ClaimStore:
         return int(self.client.info("server")["uptime_in_seconds"])
 
     def mend(self) -> int:
-        """Requeue jobs that are in no queue and under no lease; returns how many.
+        """Requeue jobs that are in no queue and under no lease, and log each; returns how many.
 
         One process at a time does this; it reads every job once.
         """
@@ -188,7 +188,7 @@ class ClaimStore:
         while True:
             cursor, found = self.client.scan(cursor, match=f"{keys.JOB}*", count=500)
             ids = [key.decode().removeprefix(keys.JOB) for key in cast("list[bytes]", found)]
-            mended += int(self._run("mend", *ids))
+            mended += sweeps.mended(self._run("mend", *ids))
             if cursor == 0:
                 return mended
 

@@ -37,8 +37,7 @@ async def keep_house(
     pause, evict_at = min(5.0, lease / 4), loop.time()
     while True:
         try:
-            if lost := await jobs.sweep(lease):
-                log.warning("leases had expired", extra={"jobs": lost})
+            await jobs.sweep(lease)
             if loop.time() >= evict_at:
                 evict_at = loop.time() + EVICT_SECONDS
                 gone = await profiles.evict(ttl=profile_ttl, max_bytes=max_profile_bytes)

@@ -13,7 +13,7 @@ from redis.commands.core import AsyncScript
 
 from service.contract.errors import JobNotFound, QueueFull, StoreUnavailable
 from service.contract.jobs import TERMINAL, Job
-from service.store import keys
+from service.store import keys, sweeps
 from service.store.connection import translated
 from service.store.records import job_from_view
 from service.store.scripts import ROUTE, ScriptName, source
@@ -179,7 +179,7 @@ class JobStore:
         return None if value is None else cast(bytes, value).decode()
 
     async def sweep(self, lease: float) -> int:
-        """Requeue, or fail, jobs whose workers went away; returns how many leases had expired.
+        """Requeue, or fail, jobs whose workers went away, and log each; returns how many.
 
         Workers do the same before they claim, but none may be left to do it. Call it every few
         seconds. It does nothing within one lease of an outage or of the server's start: then every
@@ -190,7 +190,7 @@ class JobStore:
                 uptime = (await self._client.info("server"))["uptime_in_seconds"]
             if uptime <= lease or time.monotonic() - self._outage_at <= lease:
                 return 0
-            return int(await self._run("expire", self._max_attempts, self._ttl_ms))
+            return sweeps.expired(await self._run("expire", self._max_attempts, self._ttl_ms))
         except StoreUnavailable:
             self._outage_at = time.monotonic()
             raise

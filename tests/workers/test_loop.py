@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
@@ -68,23 +69,6 @@ async def test_jobs_of_all_kinds_in_one_life(
     workers.processes[0].terminate()
     assert workers.processes[0].wait(5) == 0
     assert await registered(redis_async) == []
-
-
-async def test_an_idle_worker_starts_a_job_at_once(
-    workers: Workers, jobs: JobStore, make_request: Make
-) -> None:
-    workers.start()
-    await until(jobs, await submit(jobs, make_request("sleep 0")))
-    for number in range(5):
-        job = await until(jobs, await submit(jobs, make_request(f"sleep 0#{number}")))
-        assert job.started_at is not None
-        assert millis(job.started_at) - millis(job.created_at) < 1_000  # no polling
-
-
-def millis(moment: str) -> float:
-    from datetime import datetime  # noqa: PLC0415
-
-    return datetime.fromisoformat(moment).timestamp() * 1e3
 
 
 async def test_cancel_stops_a_running_job_within_seconds(
@@ -153,6 +137,21 @@ async def test_a_broken_device_ends_the_process_and_leaves_the_job(
     job_id = await submit(jobs, make_request("device"))
     assert process.wait(10) == EXIT_DEVICE
     assert (await jobs.get(job_id)).state == "running"
+
+
+async def test_a_job_that_lost_its_last_worker_is_named_in_the_log(
+    workers: Workers, jobs: JobStore, make_request: Make
+) -> None:
+    """By whichever worker finds it."""
+    job_id = await submit(jobs, make_request("crash"))
+    assert workers.start(lease=0.5).wait(10) == -signal.SIGKILL
+    workers.start(lease=0.5, LACUNA_MAX_ATTEMPTS="1")
+    assert (await until(jobs, job_id)).state == "failed"
+    await asyncio.sleep(0.2)
+    lines = [json.loads(line) for line in workers.log(1).splitlines()]
+    (line,) = [line for line in lines if line["level"] == "error"]
+    assert line["job_id"] == job_id
+    assert line["attempts"] == 1
 
 
 async def test_a_server_that_evicts_is_refused(

@@ -1,18 +1,21 @@
 -- Leases that ran out: the job waits again, or fails when that happened too often. Then, jobs whose
 -- kind of worker is gone.
--- ARGV: max_attempts, job_ttl (ms). -> number of leases that had run out (at most 100 per queue).
-local at, found = now(), 0
+-- ARGV: max_attempts, job_ttl (ms).
+-- -> {what became of it, id, trace, worker, attempts} of each (at most 100 per queue).
+local at, found = now(), {}
 for _, queue in ipairs(QUEUES) do
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', LEASED .. queue, '-inf', int(at), 'LIMIT', 0, 100)) do
     redis.call('ZREM', LEASED .. queue, id)
     local key = JOB .. id
-    local f = redis.call('HMGET', key, 'state', 'attempts', 'worker', 'cancel')
+    local f = redis.call('HMGET', key, 'state', 'attempts', 'worker', 'cancel', 'trace')
     if f[1] == 'running' then
-      found = found + 1
+      local fate = 'queued'
       count('lost_leases')
       if f[4] then
+        fate = 'cancelled'
         close(id, 'cancelled', at, ARGV[2])
       elseif tonumber(f[2]) >= tonumber(ARGV[1]) then
+        fate = 'failed'
         local detail = 'lease expired ' .. f[2] .. ' times; last worker ' .. (f[3] or 'unknown')
         redis.call('XADD', DEAD, 'MAXLEN', DEAD_LETTERS, '*', 'job', id, 'code', 'worker_lost',
           'detail', detail, 'worker', f[3] or '', 'attempts', f[2])
@@ -22,6 +25,7 @@ for _, queue in ipairs(QUEUES) do
         count('redeliveries')
         enqueue(id)
       end
+      found[#found + 1] = {fate, id, f[5] or '', f[3] or 'unknown', f[2]}
     end
   end
 end

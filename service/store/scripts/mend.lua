@@ -1,7 +1,7 @@
 -- A job whose hash says it waits or runs must stand in its queue or hold a lease. Scripts are
 -- atomic, so only a damaged or hand-edited store breaks this; such a job waits again. ARGV: ids.
--- -> number of jobs that had to be mended
-local mended = 0
+-- -> ids of the jobs that had to be mended
+local mended = {}
 for _, id in ipairs(ARGV) do
   local f = redis.call('HMGET', JOB .. id, 'state', 'queue', 'high', 'request')
   local lives = f[1] == 'queued' or f[1] == 'running'
@@ -10,7 +10,7 @@ for _, id in ipairs(ARGV) do
       and not (f[1] == 'running' and redis.call('ZSCORE', LEASED .. f[2], id)) then
     count('mended')
     enqueue(id)
-    mended = mended + 1
+    mended[#mended + 1] = id
   end
 end
 return mended

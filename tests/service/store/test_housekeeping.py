@@ -6,6 +6,7 @@ import asyncio
 import time
 from pathlib import Path
 
+import pytest
 import redis
 import redis.asyncio
 
@@ -44,6 +45,26 @@ async def test_it_sweeps_evicts_and_survives_an_outage(short_dir: Path) -> None:
         assert await profiles.get(PROFILE) is None
         task.cancel()
         await client.aclose()
+
+
+async def test_a_job_that_lost_its_last_worker_is_named_in_the_log(
+    short_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with embedded.ensure(short_dir) as server:
+        client = connect_async(server.url)
+        jobs, profiles = JobStore(client, max_attempts=1), ProfileStore(client)
+        claims = ClaimStore(connect(server.url), name="w", queues=["cpu"], lease=0.2)
+        await jobs.submit(JOB, b"{}", queue="cpu", trace="asked-by")
+        assert claims.claim() is not None
+        task = asyncio.create_task(keep_house(jobs, profiles, lease=0.2))
+        end = time.monotonic() + 10
+        while (await jobs.get(JOB)).state != "failed":
+            assert time.monotonic() < end
+            await asyncio.sleep(0.05)
+        task.cancel()
+        await client.aclose()
+    (line,) = [vars(r) for r in caplog.records if r.levelname == "ERROR"]
+    assert (line["job_id"], line["request_id"], line["worker"]) == (JOB, "asked-by", "w")
 
 
 async def test_leases_are_left_alone_right_after_a_start(

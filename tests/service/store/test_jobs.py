@@ -307,9 +307,12 @@ async def test_a_beat_keeps_the_lease(jobs: JobStore, claims: ClaimStore) -> Non
 
 
 async def test_a_poison_job_fails_after_three_deliveries(
-    jobs: JobStore, claims: ClaimStore, redis_sync: redis.Redis
+    jobs: JobStore,
+    claims: ClaimStore,
+    redis_sync: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    await jobs.submit(name(1), REQUEST, queue="cpu")
+    await jobs.submit(name(1), REQUEST, queue="cpu", trace="asked-by")
     for attempt in (1, 2, 3):
         claim = claims.claim()
         assert claim is not None
@@ -325,6 +328,12 @@ async def test_a_poison_job_fails_after_three_deliveries(
     assert "worker-1" in job.failure.detail
     letters = redis_sync.xrange(keys.DEAD)
     assert [letter[1][b"job"].decode() for letter in letters] == [name(1)]
+    # Each loss is told under the job's id, and the last one is an error.
+    told = [vars(record) for record in caplog.records]
+    assert [line["levelname"] for line in told] == ["WARNING", "WARNING", "ERROR"]
+    assert {(line["job_id"], line["request_id"]) for line in told} == {(name(1), "asked-by")}
+    assert {line["worker"] for line in told} == {"worker-1"}
+    assert [line["attempts"] for line in told] == [1, 2, 3]
 
 
 async def test_dead_letters_are_bounded(
@@ -462,7 +471,10 @@ async def test_a_late_result_ends_a_waiting_job_but_not_another_workers(
 
 
 async def test_a_job_that_is_nowhere_is_put_back(
-    jobs: JobStore, claims: ClaimStore, redis_sync: redis.Redis
+    jobs: JobStore,
+    claims: ClaimStore,
+    redis_sync: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     for number in (1, 2, 3):
         await jobs.submit(name(number), REQUEST, queue="cpu")
@@ -470,6 +482,7 @@ async def test_a_job_that_is_nowhere_is_put_back(
     redis_sync.zrem(keys.leased("cpu"), name(1))
     redis_sync.zrem(keys.ready("cpu"), name(2))
     assert claims.mend() == 2
+    assert {vars(record)["job_id"] for record in caplog.records} == {name(1), name(2)}
     assert [(await jobs.get(name(n))).position for n in (1, 2, 3)] == [0, 1, 2]
     assert claims.mend() == 0
 
