@@ -2,7 +2,7 @@
 
 Texts: "sleep S" (in steps of 20 ms, with checks), "crash" (SIGKILL itself), "hang" (never checks),
 "busy S" (S seconds without a check), "memory", "device", "bug", "refuse". Every start and every
-complete run is noted in the data folder: a line "job pid" in the files `starts` and `ends`.
+complete run is noted in the data folder: a line "job pid time" in the files `starts` and `ends`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class FakeHandler:
         return Facts(device="cpu", warm=("preset:gpt2",))
 
     def _note(self, kind: str, request: ProfileRequest) -> None:
-        line = f"{request.job_id} {os.getpid()}\n".encode()
+        line = f"{request.job_id} {os.getpid()} {time.time():.6f}\n".encode()
         descriptor = os.open(self._notes / kind, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.write(descriptor, line)
         os.close(descriptor)
