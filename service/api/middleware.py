@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Sequence
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import logs
@@ -25,6 +26,9 @@ from service.contract.errors import PayloadTooLarge
 
 log = logging.getLogger("lacuna.api")
 
+MAX_HEADERS = 32_768
+MAX_TARGET = 8_192
+"""Bytes of all header fields together, and of path and query: the parser below has no bound."""
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._\-]{1,64}")
 _SECURITY = [
     (b"x-content-type-options", b"nosniff"),
@@ -58,33 +62,59 @@ class Edge:
         head = method == "HEAD" and not scope["path"].endswith("/events")
         inner = {**scope, "method": "GET"} if head else scope
         started = time.perf_counter()
-        status = 0
         # Not taken back at the end: a request has a context of its own, and what the server itself
         # says of it belongs to it as well.
         logs.request_id.set(request_id)
         logs.job_id.set("")
-
-        async def finish(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = _headers(message.get("headers", []), request_id)
-            elif head:
-                message = {**message, "body": b""}
-            await send(message)
-
+        reply = _Reply(send, request_id, head=head)
         try:
-            await self.app(inner, receive, finish)
-        except Exception:
-            log.exception("unhandled error")
-            if status:
-                raise
-            detail = "Lacuna failed; its log under this request id says how"
-            await problem(scope, "internal_error", detail)(inner, receive, finish)
+            await self._answer(inner, receive, reply)
         finally:
             seconds = time.perf_counter() - started
-            self.metrics.request(method, _route(inner), status, seconds)
-            _log_access(inner, method, status, seconds)
+            self.metrics.request(method, _route(inner), reply.status, seconds)
+            _log_access(inner, method, reply.status, seconds)
+
+    async def _answer(self, scope: Scope, receive: Receive, reply: _Reply) -> None:
+        try:
+            # Before anything reads them: what a header costs must not depend on its sender.
+            if (refusal := _too_long(scope)) is not None:
+                await refusal(scope, receive, reply)
+                return
+            await self.app(scope, receive, reply)
+        except Exception:
+            log.exception("unhandled error")
+            if reply.status:
+                raise
+            detail = "Lacuna failed; its log under this request id says how"
+            await problem(scope, "internal_error", detail)(scope, receive, reply)
+
+
+class _Reply:
+    """Sends what leaves, with the headers that every answer has, and notes its status."""
+
+    def __init__(self, send: Send, request_id: str, *, head: bool) -> None:
+        self._send, self._request_id, self._head = send, request_id, head
+        self.status = 0
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"] = _headers(message.get("headers", []), self._request_id)
+        elif self._head:
+            message = {**message, "body": b""}
+        await self._send(message)
+
+
+def _too_long(scope: Scope) -> Response | None:
+    """A refusal of a request whose head is longer than any that is meant."""
+    close = {"Connection": "close"}
+    if len(scope["path"]) + len(scope["query_string"]) > MAX_TARGET:
+        detail = f"the address exceeds {MAX_TARGET} bytes"
+        return problem(scope, "address_too_long", detail, headers=close)
+    if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADERS:
+        detail = f"the header fields exceed {MAX_HEADERS} bytes"
+        return problem(scope, "headers_too_large", detail, headers=close)
+    return None
 
 
 def _log_access(scope: Scope, method: str, status: int, seconds: float) -> None:

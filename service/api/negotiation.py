@@ -14,6 +14,8 @@ FORMATS: dict[str, str] = {
     "svg": "image/svg+xml",
     "png": "image/png",
 }
+_KEPT = 64
+"""Headers whose meaning is remembered: clients send few different ones, but may be long."""
 _TYPES = {media.partition(";")[0]: name for name, media in FORMATS.items()}
 
 
@@ -46,39 +48,38 @@ def choose(accept: bytes) -> str | None:
     return _choose(accept)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=_KEPT)
 def _choose(accept: bytes) -> str | None:
+    """By the weight of each format: that of its most specific range (RFC 9110, 12.5.1)."""
+    weights = _weights(accept)
     best, chosen = 0.0, None
     for media, name in _TYPES.items():
-        weight = _weight(accept.decode("latin-1"), media)
+        ranges = (media, media.partition("/")[0] + "/*", "*/*")
+        weight = next((weights[key] for key in ranges if key in weights), 0.0)
         if weight > best:
             best, chosen = weight, name
     return chosen
 
 
-def _weight(accept: str, media: str) -> float:
-    """The weight of a media type: its most specific range counts (RFC 9110, 12.5.1)."""
-    ranges = {media: 3, media.partition("/")[0] + "/*": 2, "*/*": 1}
-    found = (0, 0.0)
-    for part in accept.split(","):
-        name, *parameters = (piece.strip().lower() for piece in part.split(";"))
-        if name in ranges:
-            found = max(found, (ranges[name], _quality(parameters)))
-    return found[1]
-
-
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=_KEPT)
 def takes_gzip(accept_encoding: bytes) -> bool:
     """Whether gzip is welcome (RFC 9110, 12.5.3)."""
-    weights = {}
-    for part in accept_encoding.decode("latin-1").split(","):
-        name, *parameters = (piece.strip().lower() for piece in part.split(";"))
-        weights[name] = _quality(parameters)
+    weights = _weights(accept_encoding)
     return weights.get("gzip", weights.get("*", 0.0)) > 0
 
 
-def _quality(parameters: list[str]) -> float:
-    for parameter in parameters:
+def _weights(field: bytes) -> dict[str, float]:
+    """The members of a list, each with its weight; the largest when one is named twice."""
+    weights: dict[str, float] = {}
+    for part in field.decode("latin-1").lower().split(","):
+        name, _, parameters = part.partition(";")
+        if name := name.strip():
+            weights[name] = max(weights.get(name, 0.0), _quality(parameters))
+    return weights
+
+
+def _quality(parameters: str) -> float:
+    for parameter in map(str.strip, parameters.split(";")):
         if parameter.startswith("q="):
             try:
                 return min(max(float(parameter[2:]), 0.0), 1.0)
@@ -102,7 +103,9 @@ def matches(if_none_match: bytes, etag: bytes) -> bool:
     return bool(_TAGS.fullmatch(if_none_match)) and etag in _TAG.findall(if_none_match)
 
 
-_PREFERENCE = re.compile(r"""(?:[^,"]|"(?:[^"\\]|\\.)*(?:"|$))+""")
+# A quoted string that never ends runs to the end, a lone backslash included: where every character
+# has one way to match, there is no other way to try, and the time stays linear.
+_PREFERENCE = re.compile(r"""(?:[^,"]|"(?:[^"\\]|\\.)*(?:"|\\?\Z))+""", re.DOTALL)
 _WAIT = re.compile(r"""\s*wait\s*=\s*(?:(\d{1,18})|"(\d{1,18})")\s*""", re.IGNORECASE | re.ASCII)
 
 

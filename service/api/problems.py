@@ -52,10 +52,14 @@ STATUS: dict[str, int] = {
     "method_not_allowed": 405,
     "not_acceptable": 406,
     "request_timeout": 408,
+    "address_too_long": 414,
+    "headers_too_large": 431,
     "unsupported_media_type": 415,
     "not_ready": 503,
 }
 _HTTP_MEANING = {
+    "address_too_long": "Path and query are too long.",
+    "headers_too_large": "The header fields are too long.",
     "method_not_allowed": "This address knows other methods; `Allow` lists them.",
     "request_timeout": "The body did not arrive in time.",
     "not_acceptable": "`Accept` names no format in which this can be answered.",

@@ -11,7 +11,7 @@ from service.api.access import Keys
 from service.api.bodies import BodyTooSlow
 from service.api.export import Caching, Memory, represent
 from service.api.metrics import Metrics
-from service.api.middleware import BodyLimit, CachedProfiles, Edge
+from service.api.middleware import MAX_HEADERS, MAX_TARGET, BodyLimit, CachedProfiles, Edge
 from service.contract.errors import PayloadTooLarge
 
 ID = "a" * 32
@@ -182,3 +182,30 @@ async def test_memory_answers_before_routing_and_only_what_it_holds() -> None:
     for given in others:
         await call(cached, given)
     assert len(reached) == len(others)
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        (scope(accept="x" * MAX_HEADERS), 431),
+        (scope(**{f"x-{number:06d}": "" for number in range(MAX_HEADERS // 8 + 1)}), 431),
+        (scope(accept="x" * (MAX_HEADERS - 6)), 200),
+        (scope(path="/" * (MAX_TARGET + 1)), 414),
+        ({**scope(), "query_string": b"&" * MAX_TARGET}, 414),
+        ({**scope(), "query_string": b"&" * (MAX_TARGET - 2)}, 200),
+    ],
+)
+async def test_a_head_longer_than_any_that_is_meant_is_read_by_nobody(
+    given: Scope, status: int
+) -> None:
+    reached = []
+
+    async def app(given: Scope, receive: Receive, send: Send) -> None:
+        reached.append(given)
+        await reads_all(given, receive, send)
+
+    metrics = Metrics()
+    start, _ = await call(Edge(app, metrics), given)
+    assert start["status"] == status
+    assert len(reached) == (status == 200)
+    assert f'status="{status}"'.encode() in metrics.text(None)

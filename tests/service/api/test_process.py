@@ -49,6 +49,19 @@ def test_what_is_no_http_does_not_reach_the_log(process: Any) -> None:
     assert "Traceback" not in process.log.read_text()
 
 
+def test_a_megabyte_of_headers_needs_no_key_and_costs_nothing(start_process: Any) -> None:
+    with start_process(LACUNA_API_KEYS="k" * 20) as process:
+        host, port = process.base.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as raw:
+            raw.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nAccept-Encoding: " + b"," * 1_000_000)
+            raw.sendall(b"\r\n\r\n")
+            answer = b""
+            while part := raw.recv(10_000):
+                answer += part
+        assert answer.startswith(b"HTTP/1.1 431 ")
+        assert b'"code":"headers_too_large"' in answer
+
+
 @pytest.mark.slow
 def test_a_body_that_does_not_arrive_ends_the_connection(process: Any) -> None:
     host, port = process.base.removeprefix("http://").split(":")
