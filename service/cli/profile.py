@@ -190,6 +190,8 @@ def _files(folder: Path | None, output: Path | None) -> Files:
     if folder is not None and output is not None:
         fail("--folder and --output exclude each other", Status.USAGE)
     json = output if output is not None else (folder or Path()) / "profile.json"
+    if json.is_dir():
+        fail(f"cannot write {json}: it is a folder", Status.USAGE)
     files = Files(json, json.with_suffix(".svg"))
     if json == files.svg:
         fail("--output: the picture goes beside the JSON as .svg: name it .json", Status.USAGE)
