@@ -22,15 +22,16 @@ test: $(VENV)/.dev  ## Run the tests
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
 	cd clients/python && ../../$(VENV)/bin/python -m pytest
 
-test-all: $(VENV)/.check  ## Run the tests, the long sweeps and the ones that kill processes for minutes
+test-all: $(VENV)/.check $(VENV)/adapters/.done  ## Run the tests, the long sweeps and the ones that kill processes for minutes
 	$(VENV)/bin/python -m pytest -m "not gpu and not browser" --timeout 1800
 	$(VENV)/bin/python -m pytest -m browser tests/browser
-	cd clients/python && ../../$(VENV)/bin/python -m pytest
+	cd clients/python && ../../$(VENV)/adapters/bin/python -m pytest
 
 lint: $(VENV)/.dev  ## Check style, formatting and types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy clients/python/lacuna
 
 format: $(VENV)/.dev  ## Format the code
 	$(VENV)/bin/ruff format .
@@ -64,4 +65,11 @@ $(VENV)/.dev: pyproject.toml constraints.txt $(VENV)/.demo
 $(VENV)/.check: $(VENV)/.dev
 	@$(PIP) --editable '.[check]'
 	@$(PIP) --no-deps openapi-python-client ruamel.yaml
+	@touch $@
+
+# LangChain, LlamaIndex and Haystack beside the client, apart from what the service runs with.
+$(VENV)/adapters/.done: pyproject.toml clients/python/pyproject.toml | $(VENV)/bin/python
+	@$(PYTHON) -m venv $(VENV)/adapters
+	@$(VENV)/adapters/bin/python -m pip install --quiet --disable-pip-version-check --editable . \
+		--editable 'clients/python[offline,langchain,llama-index,haystack]' pytest pytest-asyncio
 	@touch $@

@@ -25,7 +25,10 @@ from service.local import Stack
 from service.settings import Settings
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+CLIENT = ROOT / "clients" / "python" / "README.md"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), CLIENT]
+ADAPTERS = Path(sys.prefix) / "adapters" / "bin" / "python"
+"""Python with the libraries that the client adapts to, which `make test-all` installs."""
 ADDRESS = "http://127.0.0.1:8080"
 DEMO = "demo:smollm2-135m-instruct"
 _FENCE = re.compile(r"^(`{3,})(.*?)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
@@ -74,7 +77,10 @@ def run(block: Block, folder: Path, stack: Stack) -> None:
     if block.language == "json":
         json.loads(code)
         return
-    python = [sys.executable, "-c", code]
+    adapts = block.reason.startswith("needs adapters")
+    if adapts and not ADAPTERS.exists():
+        return
+    python = [str(ADAPTERS) if adapts else sys.executable, "-c", code]
     # Variables of one block are there in the next, as in a reader's shell.
     shell = f"set -a; [ ! -f .state ] || . ./.state\nset -e\n{code}\nexport -p > .state\n"
     command = python if block.language == "python" else ["bash", "-o", "pipefail", "-c", shell]

@@ -25,8 +25,8 @@ class LacunaRanker:
         url: str = DEFAULT_URL,
         api_key: Secret | None = None,
         profile_path: str | None = None,
-        timeout: float = 30.0,
-        retries: int = 4,
+        timeout: float = 5.0,
+        retries: int = 1,
         options: dict[str, Any] | None = None,
     ) -> None:
         """Nothing is connected before the first run.
@@ -34,7 +34,7 @@ class LacunaRanker:
         :param url: address of the service.
         :param api_key: if the service asks for one.
         :param profile_path: a saved profile: place without the service.
-        :param timeout: seconds for one request.
+        :param timeout: seconds for one request; a service that hangs holds the pipeline so long.
         :param retries: attempts after the first.
         :param options: `profile_id` or `model`, and other fields of POST /v1/placements.
         """

@@ -34,7 +34,8 @@ class Reorderer:
         options: `profile_id`, `model` or `density`, and other fields of POST /v1/placements.
 
     When the service is away the given order is kept, with a warning. All other errors are raised:
-    they are mistakes that would go unnoticed otherwise.
+    they are mistakes that would go unnoticed otherwise. How long a service that hangs may hold a
+    request is up to the client: `Client(url, timeout=2, retries=0)` waits two seconds.
     """
 
     def __init__(
@@ -56,11 +57,11 @@ class Reorderer:
         """Indices of the texts in their new order; dropped ones are missing."""
         if isinstance(self._placer, AsyncClient):
             raise LacunaError("an AsyncClient serves async calls only: give a Client")
-        chunks = self._chunks(texts, scores)
-        if len(chunks) < 2 and not self._budget(options):
+        chunks, options = self._request(texts, scores, options)
+        if len(chunks) < 2 and not _budget(options):
             return list(range(len(texts)))
         try:
-            placed = self._placer.place(chunks, **{**self._options, **options})
+            placed = self._placer.place(chunks, **options)
         except ServiceAway as error:
             return _given(error, len(texts))
         assert isinstance(placed, Placement)
@@ -72,25 +73,33 @@ class Reorderer:
         """`order` without blocking: awaits an `AsyncClient`, runs others in a thread."""
         if not isinstance(self._placer, AsyncClient):
             return await asyncio.to_thread(self.order, texts, scores, **options)
-        chunks = self._chunks(texts, scores)
-        if len(chunks) < 2 and not self._budget(options):
+        chunks, options = self._request(texts, scores, options)
+        if len(chunks) < 2 and not _budget(options):
             return list(range(len(texts)))
         try:
-            placed = await self._placer.place(chunks, **{**self._options, **options})
+            placed = await self._placer.place(chunks, **options)
         except ServiceAway as error:
             return _given(error, len(texts))
         return [int(name) for name in placed.order]
 
-    def _budget(self, options: Mapping[str, Any]) -> bool:
-        merged = {**self._options, **options}
-        return merged.get("max_tokens") is not None or merged.get("max_chunks") is not None
-
-    def _chunks(self, texts: Sequence[str], scores: Sequence[float | None]) -> list[Chunk]:
+    def _request(
+        self, texts: Sequence[str], scores: Sequence[float | None], options: Mapping[str, Any]
+    ) -> tuple[list[Chunk], dict[str, Any]]:
+        """Chunks and fields of POST /v1/placements."""
         relevance = relevances(scores, len(texts))
-        return [
+        chunks = [
             Chunk(str(i), self._count(text), score)
             for i, (text, score) in enumerate(zip(texts, relevance, strict=True))
         ]
+        fields = {**self._options, **options}
+        if all(score is None for score in scores):
+            # Ours, from the order: whatever the caller's scores mean when there are some.
+            fields.pop("higher_is_better", None)
+        return chunks, fields
+
+
+def _budget(options: Mapping[str, Any]) -> bool:
+    return options.get("max_tokens") is not None or options.get("max_chunks") is not None
 
 
 def relevances(scores: Sequence[float | None], count: int) -> list[float]:

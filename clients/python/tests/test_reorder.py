@@ -52,6 +52,23 @@ def test_order_and_counts(client: Any, reversing: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("higher_is_better", [True, False])
+def test_made_up_scores_are_never_distances(
+    client: Any, reversing: Any, higher_is_better: bool
+) -> None:
+    seen: list[Any] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(json.loads(request.content))
+        return reversing(request)
+
+    reorderer = Reorderer(client(handler), model="gpt2", higher_is_better=higher_is_better)
+    reorderer.order(["a", "b", "c"], [None] * 3)
+    assert seen[0].get("higher_is_better", True)
+    reorderer.order(["a", "b", "c"], [0.1, 0.2, 0.3])
+    assert seen[1]["higher_is_better"] is higher_is_better
+
+
 def test_dropped_texts_are_missing(client: Any, reversing: Any) -> None:
     reorderer = Reorderer(client(reversing), model="gpt2", max_chunks=2)
     assert reorderer.order(["a", "b", "c"], [1, 2, 3]) == [2, 1]

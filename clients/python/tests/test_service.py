@@ -63,13 +63,8 @@ async def test_placements_rollouts_jobs_and_refusals(served: AsyncClient) -> Non
 
 
 async def test_rollouts(served: AsyncClient) -> None:
-    try:
-        rolled = await served.rollout(
-            sequence_length=16, layers=3, heads=2, kernel={"type": "uniform"},
-            mixing={"type": "constant", "value": 0.2}, predictions=["residual"],
-        )  # fmt: skip
-    except Refused as refusal:
-        if refusal.status == 404:
-            pytest.skip("this gateway has no rollouts")
-        raise
+    rolled = await served.rollout(
+        sequence_length=16, layers=3, heads=2, kernel={"type": "uniform"},
+        mixing={"type": "constant", "value": 0.2}, predictions=["residual"],
+    )  # fmt: skip
     assert sum(rolled.influence["residual"]) == pytest.approx(1)
