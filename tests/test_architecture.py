@@ -35,7 +35,7 @@ TABLE: dict[str, set[str]] = {
     },
     "service.settings": set(),
     "service.logs": {"service.settings"},
-    "service.embedded": {"service.contract", "service.store"},
+    "service.embedded": {"service.embedded", "service.contract"},
     "service.client": {"service.contract"},
     "service.report": {"service.report", "service.contract", "service.render"},
     "workers": {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import stat
@@ -150,3 +151,57 @@ def test_it_works_for_both_kinds_of_client(short_dir: Path) -> None:
 
         assert asyncio.run(ping())
         assert connect(server.url).ping()
+
+
+def test_one_that_is_silent_is_not_taken_for_gone(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with embedded.ensure(short_dir) as server:
+        assert server.pid is not None
+        client(server).set("accepted", "1")
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            monkeypatch.setattr(embedded.server, "START_SECONDS", 0.1)
+            with pytest.raises(StoreUnavailable, match="runs but did not answer"):
+                embedded.ensure(short_dir)
+            assert not server.revive()
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        with embedded.ensure(short_dir) as second:
+            assert not second.started
+            assert client(second).get("accepted") == b"1"
+
+
+def test_one_that_takes_no_more_clients_is_not_started_again(short_dir: Path) -> None:
+    with embedded.ensure(short_dir) as first, embedded.ensure(short_dir) as adopter:
+        only = client(first)
+        only.config_set("maxclients", 1)
+        assert not adopter.revive()
+        assert not first.revive()
+        assert only.ping()
+        only.config_set("maxclients", 100)
+
+
+def test_one_that_is_just_ending_is_followed_by_another(short_dir: Path) -> None:
+    first = embedded.ensure(short_dir)
+    process = first._process
+    assert process is not None
+    client(first).set("kept", "1")
+    # It writes to disk, its socket gone already: neither may a second start beside it, nor the
+    # caller be refused.
+    (short_dir / "redis.sock").unlink()
+    process.terminate()
+    with embedded.ensure(short_dir) as second:
+        assert second.started
+        assert process.poll() is not None
+        assert client(second).get("kept") == b"1"
+    # It was left to the first, who stops it though it started another.
+    assert client(first).ping()
+    first.close()
+    assert embedded._LEFT_RUNNING.pop().wait(10) == 0
+
+
+def test_who_looks_does_not_take_another_who_looks_for_the_server(short_dir: Path) -> None:
+    with open(short_dir / embedded.server.ALIVE, "a") as looked:
+        fcntl.flock(looked, fcntl.LOCK_SH)
+        assert not embedded.server.lives(short_dir)
