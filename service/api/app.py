@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -22,6 +22,7 @@ from service.api.dependencies import Services, State
 from service.api.export import Memory
 from service.api.metrics import Metrics
 from service.api.middleware import BodyLimit, CachedProfiles, Edge
+from service.api.parameters import known_once
 from service.api.pools import Pool
 from service.api.problems import (
     on_body_invalid,
@@ -135,10 +136,11 @@ def create_app(settings: Settings) -> Gateway:
         comparisons,
         models,
         health,
-        page,
         problem_types,
     ):
-        app.include_router(routes.router)
+        app.include_router(routes.router, dependencies=[Depends(known_once)])
+    # The page's own address may carry what only its script reads.
+    app.include_router(page.router)
     docs.mount(app)
     return app
 

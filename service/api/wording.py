@@ -69,6 +69,21 @@ def unknown_field(model: type[BaseModel], location: Sequence[str | int]) -> str:
     return f"unknown field; did you mean `{near[0]}`?" if near else "unknown field"
 
 
+def unknown_parameter(name: str, known: Sequence[str]) -> str:
+    """What to say of a query parameter that an address does not have.
+
+    Args:
+        name: as it was given.
+        known: those that it has.
+    """
+    if not known:
+        return "unknown parameter; there are none here"
+    near = get_close_matches(name, known, n=1) if _fits(name) else []
+    if near:
+        return f"unknown parameter; did you mean `{near[0]}`?"
+    return f"unknown parameter; known here: {', '.join(f'`{k}`' for k in known)}"
+
+
 def _fits(name: str) -> bool:
     return len(name) <= _MAX_NAME
 

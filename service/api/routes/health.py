@@ -37,13 +37,13 @@ class Readiness(BaseModel):
     workers: Check
 
 
-@router.get("/healthz", summary="Alive")
+@router.get("/healthz", summary="Alive", responses=problems(422))
 async def alive() -> Alive:
     """200 while the process answers at all."""
     return Alive(status="ok")
 
 
-@router.get("/readyz", summary="Ready", response_model=Readiness, responses=problems(503))
+@router.get("/readyz", summary="Ready", response_model=Readiness, responses=problems(422, 503))
 async def ready(request: Request, services: ServicesHere) -> Response:
     """200 when Redis answers and a worker lives; else a problem that says what is missing."""
     found = await _readiness(services)
@@ -70,7 +70,7 @@ async def _readiness(services: Services) -> Readiness:
     response_class=Response,
     responses={
         200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
-        **problems(401, 429),
+        **problems(401, 422, 429),
     },
 )
 async def metrics(services: ServicesHere) -> Response:

@@ -12,7 +12,7 @@ from service.usecases import catalogue
 router = APIRouter(prefix="/v1/models", tags=["models"])
 
 
-@router.get("", summary="List models", responses=problems(401, 429, 503))
+@router.get("", summary="List models", responses=problems(401, 422, 429, 503))
 async def models(services: ServicesHere) -> ModelCatalogue:
     """Models and architectures, and what each live worker holds warm on which device."""
     return catalogue.catalogue(await services.profiles.roster())
