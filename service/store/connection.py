@@ -28,7 +28,11 @@ _AWAY_CLASSES = (
     redis.exceptions.ClusterDownError,
     redis.exceptions.TryAgainError,
 )
-_AWAY_WORDS = ("MISCONF", "NOREPLICAS", "BUSY ")
+_AWAY_WORDS = ("MISCONF", "NOREPLICAS", "BUSY ", "UNBLOCKED")
+
+# After a planned failover the old primary lives on as a replica and keeps our connections: only a
+# new one, by the name, leads to the new primary. (A retry connects anew.)
+_DEMOTED = (redis.exceptions.ReadOnlyError, redis.exceptions.MasterDownError)
 
 
 def connect_async(url: str) -> redis.asyncio.Redis:
@@ -42,7 +46,7 @@ def connect_async(url: str) -> redis.asyncio.Redis:
         socket_connect_timeout=2,
         health_check_interval=15,
         # For a connection that a restart left stale; a server that hangs is not asked twice.
-        retry=redis.asyncio.retry.Retry(NoBackoff(), 1, (redis.ConnectionError,)),
+        retry=redis.asyncio.retry.Retry(NoBackoff(), 1, (redis.ConnectionError, *_DEMOTED)),
         decode_responses=False,
     )
     return redis.asyncio.Redis.from_pool(pool)
@@ -59,7 +63,7 @@ def connect(url: str) -> redis.Redis:
         socket_timeout=BLOCK_SECONDS + 8,
         socket_connect_timeout=3,
         health_check_interval=15,
-        retry=Retry(NoBackoff(), 1),
+        retry=Retry(NoBackoff(), 1, (redis.ConnectionError, redis.TimeoutError, *_DEMOTED)),
         decode_responses=False,
     )
 

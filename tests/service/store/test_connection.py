@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
 
+from service import embedded
 from service.contract.errors import StoreUnavailable
 from service.store.connection import (
     connect,
@@ -28,6 +32,7 @@ from service.store.connection import (
         redis.ReadOnlyError("a replica"),
         redis.ResponseError("MISCONF Errors writing to the AOF file: No space left on device"),
         redis.ResponseError("BUSY Redis is busy running a script"),
+        redis.ResponseError("UNBLOCKED force unblock from blocking operation"),
         FileNotFoundError(2, "no socket"),
     ],
 )
@@ -99,3 +104,59 @@ async def test_nothing_connects_on_construction() -> None:
     connect(url).close()
     await connect_async(url).aclose()
     assert time.monotonic() - started < 1
+
+
+class Failover:
+    """Two servers, and an address that leads to the first of them until `demote`."""
+
+    def __init__(self, folder: Path, old: embedded.EmbeddedServer) -> None:
+        self.folder, self.old = folder, redis.Redis.from_url(old.url)
+        self.name = folder / "primary"
+        self.name.symlink_to(folder / "old" / "redis.sock")
+        self.url = f"unix://{self.name}"
+
+    def demote(self) -> None:
+        self.old.replicaof("127.0.0.1", "1")
+        moved = self.folder / "moved"
+        moved.symlink_to(self.folder / "new" / "redis.sock")
+        moved.replace(self.name)
+
+
+@pytest.fixture
+def failover(short_dir: Path) -> Iterator[Failover]:
+    with embedded.ensure(short_dir / "old") as old, embedded.ensure(short_dir / "new"):
+        yield Failover(short_dir, old)
+
+
+@pytest.mark.parametrize("stale", ["yes", "no"])
+async def test_a_client_leaves_a_node_that_became_a_replica(failover: Failover, stale: str) -> None:
+    failover.old.config_set("replica-serve-stale-data", stale)
+    gateway, worker = connect_async(failover.url), connect(failover.url)
+    script = gateway.register_script("return redis.call('SET', KEYS[1], ARGV[1])")
+    await script(keys=["x"], args=["1"])
+    worker.set("x", "2")
+    failover.demote()
+    await script(keys=["x"], args=["3"])
+    worker.set("x", "4")
+    assert await gateway.get("x") == b"4"
+    await gateway.aclose()
+    worker.close()
+
+
+def test_a_worker_that_waits_on_a_node_is_told_of_an_outage(failover: Failover) -> None:
+    worker, raised = connect(failover.url), []
+
+    def wait() -> None:
+        try:
+            worker.blpop(["x"], timeout=5)
+        except redis.RedisError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not failover.old.info("clients")["blocked_clients"]:
+        time.sleep(0.01)
+    failover.demote()
+    thread.join()
+    assert [is_outage(error) for error in raised] == [True]
+    worker.close()
