@@ -3,7 +3,7 @@
     python bench/needle.py [--length 512] [--depths 9] [--facts 8] [--documents 16]
 
 Prints, for each depth, the log-probability of a fact that stands there (mean over facts, with its
-95% bootstrap band) and the influence density around that place, and their rank correlation.
+95% bootstrap band) and the mean density of influence over its tokens, and their rank correlation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 from service.contract.profiles import Documents, ProfileRequest
 from service.settings import Settings
-from service.theory import aggregate, agreement, shape
+from service.theory import aggregate, agreement
 from workers import documents
 from workers.measure import influence, needle
 from workers.models.loading import LoadOptions, load
@@ -40,7 +40,7 @@ def main() -> None:
         "mean of norms": aggregate.mean_of_norms(norms),
         "per document": aggregate.per_document(norms),
     }
-    densities = {name: shape.smoothed_density(curve)[at] for name, curve in curves.items()}
+    densities = {name: found.density(curve) for name, curve in curves.items()}
     print(f"{'position':>9}{'log p':>9}{'low':>9}{'high':>9}" + "".join(f"{n:>16}" for n in curves))
     for i, position in enumerate(at):
         row = f"{position:9}{found.log_probability[i]:9.2f}{found.low[i]:9.2f}{found.high[i]:9.2f}"

@@ -174,7 +174,7 @@ class NeedleCurve(Wire):
     """The same without the fact in the context."""
     facts: int
     spearman_with_influence: float | None
-    """Rank agreement between this curve and measured influence at the same depths."""
+    """Rank agreement between this curve and the density of influence over the facts' own tokens."""
 
 
 class Measured(Wire):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from service.contract.errors import DocumentsUnusable, NotFinite
+from service.theory.curve import Curve
 from workers.documents import builtin
 from workers.documents.tokens import Policy, encode, policy
 from workers.measure import batching, passes
@@ -49,7 +50,8 @@ class NeedleResult:
         low, high: 95% bootstrap band over facts, [k].
         baseline: mean log-probability with no fact in the prompt.
         by_fact: the log-probabilities, [facts, k].
-        facts: how many.
+        starts: token offset of each fact, [facts, k].
+        tokens: length of each fact, [facts].
     """
 
     depths: F64
@@ -59,7 +61,26 @@ class NeedleResult:
     high: F64
     baseline: float
     by_fact: F64
-    facts: int
+    starts: F64
+    tokens: F64
+
+    @property
+    def facts(self) -> int:
+        """How many facts."""
+        return len(self.by_fact)
+
+    def density(self, influence: F64) -> F64:
+        """What a curve of influence [n] gives the facts where they stood: the mean density over
+        each fact's own tokens, then over facts, [k]; 1 is an even share.
+
+        One position would not do: token 0 is a spike that says nothing of the words behind it.
+        """
+        curve = Curve(np.asarray(influence, dtype=np.float64))
+        tokens = self.tokens[:, None]
+        edges = np.stack([self.starts, self.starts + tokens])
+        before = np.interp(edges, np.arange(len(curve) + 1), curve.cumulative())
+        share = (before[1] - before[0]) / tokens
+        return np.asarray(share.mean(axis=0) * len(curve), dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -112,7 +133,8 @@ def measure(
     with interruptible(loaded.model, throttled(check)):
         scores = _log_probabilities(loaded, prompts, values, batch_size, on_batch)
     table = scores.reshape(facts, depths + 1)
-    return _result(table[:, :depths], float(table[:, depths].mean()), starts, length, seed)
+    tokens = np.array([len(fact.needle) for fact in drawn], dtype=np.float64)
+    return _result(table[:, :depths], float(table[:, depths].mean()), starts, tokens, length, seed)
 
 
 def _fact(tokenizer: Any, seed: int, number: int) -> _Fact:
@@ -206,7 +228,9 @@ def _log_probabilities(
     return found
 
 
-def _result(by_fact: F64, baseline: float, starts: F64, length: int, seed: int) -> NeedleResult:
+def _result(
+    by_fact: F64, baseline: float, starts: F64, tokens: F64, length: int, seed: int
+) -> NeedleResult:
     draw = np.random.default_rng((seed, len(by_fact), 2))
     picks = draw.integers(0, len(by_fact), size=(_DRAWS, len(by_fact)))
     means = by_fact[picks].mean(axis=1)
@@ -220,5 +244,6 @@ def _result(by_fact: F64, baseline: float, starts: F64, length: int, seed: int) 
         high=np.asarray(high, dtype=np.float64),
         baseline=baseline,
         by_fact=by_fact,
-        facts=len(by_fact),
+        starts=starts,
+        tokens=tokens,
     )

@@ -63,10 +63,7 @@ def measured(found: Measurement) -> tuple[Measured, F64, F64 | None]:
 
 def needle_curve(result: NeedleResult, influence: F64) -> NeedleCurve:
     """Retrieval by depth, with its rank agreement with influence at the same places."""
-    at = np.clip(result.positions.astype(int), 0, influence.size - 1)
-    # A fact covers several tokens: compare with the smoothed curve, not with one token's spike.
-    smooth = shape.smoothed_density(influence)[at]
-    rank = agreement.spearman(result.log_probability, smooth)
+    rank = agreement.spearman(result.log_probability, result.density(influence))
     return NeedleCurve(
         depth=numbers(result.depths),
         position=[int(p) for p in result.positions],

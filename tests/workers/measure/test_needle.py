@@ -153,3 +153,42 @@ def test_nan_is_an_error(reader: Callable[..., LoadedModel]) -> None:
     loaded.model.model.norm.weight.data.fill_(float("nan"))
     with pytest.raises(NotFinite, match="float32"):
         needle.measure(loaded, 300)
+
+
+def test_the_density_of_a_fact_is_that_of_its_own_tokens() -> None:
+    nothing = np.zeros(2)
+    found = needle.NeedleResult(
+        depths=np.array([0.0, 0.5]),
+        positions=np.array([0.0, 4.5]),
+        log_probability=nothing,
+        low=nothing,
+        high=nothing,
+        baseline=0.0,
+        by_fact=np.zeros((2, 2)),
+        starts=np.array([[0.0, 4.0], [0.0, 5.0]]),
+        tokens=np.array([3.0, 2.0]),
+    )
+    influence = np.array([8.0, 1.0, 3.0, 0.0, 2.0, 2.0, 5.0, 1.0, 1.0, 1.0])
+    whole = influence.sum() / 10
+    first = np.mean([(8 + 1 + 3) / 3, (8 + 1) / 2]) / whole
+    second = np.mean([(2 + 2 + 5) / 3, (2 + 5) / 2]) / whole
+    np.testing.assert_allclose(found.density(influence), [first, second])
+    np.testing.assert_allclose(found.density(np.ones(10)), 1.0)
+    assert found.facts == 2
+
+
+def test_facts_lie_where_they_are_said_to(
+    reader: Callable[..., LoadedModel], seen: list[torch.Tensor]
+) -> None:
+    loaded = reader("<s> $A")
+    found = needle.measure(loaded, LENGTH, depths=3, facts=2)
+    assert found.starts.shape == (2, 3)
+    np.testing.assert_allclose(found.starts.mean(axis=0), found.positions)
+    (rows,) = seen
+    tokenizer: Any = loaded.tokenizer
+    for number in range(2):
+        for step in range(3):
+            start, count = int(found.starts[number, step]), int(found.tokens[number])
+            text = tokenizer.decode(rows[4 * number + step, start : start + count])
+            assert text.strip().startswith("The access code of the ")
+            assert text.endswith(".\n\n")
