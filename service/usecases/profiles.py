@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import redis.asyncio
@@ -50,7 +50,7 @@ class Profiles:
     policy: Policy
     clock: Callable[[], float] = time.monotonic
     _roster: tuple[float, list[WorkerModels]] = (-1e9, [])
-    _calling: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _calling: asyncio.Future[list[WorkerModels]] | None = None
 
     async def submit(self, request: ProfileRequest, owner: str | None, trace: str) -> Submission:
         """Accept a request: any number of equal ones are one job.
@@ -108,12 +108,19 @@ class Profiles:
 
     async def roster(self, *, fresh: bool = False) -> list[WorkerModels]:
         """The live workers, asked for at most every two seconds unless `fresh`."""
-        async with self._calling:
-            since, known = self._roster
-            if fresh or self.clock() - since > _ROSTER_SECONDS:
-                known = await workers(self.client)
-                self._roster = (self.clock(), known)
+        since, known = self._roster
+        if not fresh and self.clock() - since <= _ROSTER_SECONDS:
             return known
+        # One call at a time, and its failure is everybody's: behind a lock, callers of a store that
+        # hangs would each wait out the timeouts of all before them.
+        if self._calling is None or self._calling.done():
+            self._calling = asyncio.ensure_future(self._call_roll())
+        return await asyncio.shield(self._calling)
+
+    async def _call_roll(self) -> list[WorkerModels]:
+        known = await workers(self.client)
+        self._roster = (self.clock(), known)
+        return known
 
     def _check_model(self, request: ProfileRequest) -> None:
         if not any(fnmatchcase(request.model, pattern) for pattern in self.policy.allowed_models):
