@@ -31,9 +31,9 @@ SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 RUN python -m venv /opt/lacuna
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md ./
+COPY pyproject.toml constraints.txt ./
 # Empty packages: pip resolves the dependencies, and this layer lasts until they change.
-RUN mkdir service workers && touch service/__init__.py workers/__init__.py
+RUN mkdir service workers && touch README.md service/__init__.py workers/__init__.py
 
 FROM builder AS gateway-builder
 RUN --mount=type=cache,target=/root/.cache/pip \
