@@ -79,9 +79,10 @@ class Collapse(Wire):
     """The depth limit: does the rollout collapse onto the first token?"""
 
     verdict: str
-    """"finite mixing: no collapse" or "collapses onto the first token": for a schedule given by a
-    formula what happens as layers are added without end, for a list of coefficients (a measured
-    model has no other) what has happened at this depth."""
+    """"finite mixing: no collapse" or "collapses onto the first token" for a schedule given by a
+    formula, as layers are added without end; "not collapsed at this depth" or "collapsed onto the
+    first token at this depth" for a list of coefficients: a measured model has no other. Of the
+    rollout, which may be far from what was measured."""
     collapses: bool
     lambda_sum: float = Field(ge=0)
     """Sum of the mixing coefficients over layers; the theorem asks whether it stays finite."""

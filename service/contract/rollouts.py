@@ -142,7 +142,8 @@ MixingSpec = Annotated[
 
 
 class GainSpec(Wire):
-    """Gains that the second-moment prediction needs beyond lambda."""
+    """Gains that the second-moment prediction needs beyond lambda, which it takes for that of
+    token 0: (attention's share there) lambda/(1 - lambda) is the gain of the value path."""
 
     mlp: Annotated[list[_Gain], Field(fail_fast=True, max_length=MAX_LAYERS)] | _Gain = 0.0
     """Squared gain of the MLP branch at token 0, for all layers or per layer. 0 leaves out both

@@ -26,6 +26,8 @@ COLLAPSED = 0.9
 """P[n-1, 0] from which a network of given depth is said to have collapsed."""
 NO_COLLAPSE = "finite mixing: no collapse"
 COLLAPSES = "collapses onto the first token"
+NOT_COLLAPSED_HERE = "not collapsed at this depth"
+COLLAPSED_HERE = "collapsed onto the first token at this depth"
 
 
 def rollout(kernels: Sequence[Kernel], mixing: npt.ArrayLike) -> F64:
@@ -175,7 +177,7 @@ def collapse(
     )
     collapses, reason = _verdict(len(kernels), influence.size, causal, off, first, diverges)
     return Collapse(
-        verdict=COLLAPSES if collapses else NO_COLLAPSE,
+        verdict=_WORDS[diverges is None, collapses],
         collapses=collapses,
         lambda_sum=total,
         off_diagonal_sum=off,
@@ -184,6 +186,15 @@ def collapse(
         row_entropy=entropy,
         evidence=f"{reason}; {numbers}",
     )
+
+
+_WORDS = {
+    (False, True): COLLAPSES,
+    (False, False): NO_COLLAPSE,
+    (True, True): COLLAPSED_HERE,
+    (True, False): NOT_COLLAPSED_HERE,
+}
+"""(whether the coefficients are a list, whether it collapses)."""
 
 
 def _verdict(
@@ -198,9 +209,9 @@ def _verdict(
         return False, "no layer moves weight off the diagonal"
     reached = first >= COLLAPSED
     here = (
-        f"at {layers} {'layer' if layers == 1 else 'layers'} the first token holds {first:.4g} of "
-        f"the influence, {'at least' if reached else 'below'} the {COLLAPSED:g} that counts as "
-        "collapsed"
+        f"at {layers} {'layer' if layers == 1 else 'layers'} this rollout gives the first token "
+        f"{first:.4g} of the influence, {'at least' if reached else 'below'} the "
+        f"{COLLAPSED:g} that counts as collapsed"
     )
     if diverges is None:
         return reached, f"{here}; a list of coefficients says nothing about further layers"

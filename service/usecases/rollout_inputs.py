@@ -160,7 +160,24 @@ def resolve(request: RolloutRequest) -> Inputs:
             if kernel.type == "measured"
             else "content logits are 0: `residual` and `residual_content` coincide"
         )
+    if _idle(inputs):
+        assumptions.append("`temperature` and `head_weights` change nothing: all heads are alike")
+    if "second_moment" in (request.predictions or []):
+        assumptions.append(
+            "`second_moment` takes each lambda for that of token 0, where attention averages "
+            "nothing away; a mean over tokens, as profiles have it, is smaller"
+        )
+        if inputs.mixing.ndim == 2:
+            assumptions.append("`second_moment` uses the mean of lambda over the tokens")
     return replace(inputs, assumptions=tuple(assumptions))
+
+
+def _idle(inputs: Inputs) -> bool:
+    """Whether the request scales or weighs logits that are all 0, or measured weights."""
+    kernel = inputs.kernel
+    given = kernel.temperature != 1 or kernel.head_weights is not None
+    plain = kernel.type != "distance" and inputs.slopes is None and not inputs.has_content
+    return given and plain
 
 
 def _architecture(request: RolloutRequest, assumptions: list[str]) -> tuple[KernelSpec, int, int]:

@@ -42,8 +42,10 @@ def summarise(
         sentences.append(f"No stretch of the prompt falls below {threshold:g} of an even share.")
     else:
         sentences += [_dead(zone, n), _advice(zone, n)]
+    same = inputs.kernel.type == "uniform" and inputs.request.mask.type == "causal"
+    attention = "" if same and not inputs.has_content else " with uniform causal attention instead"
     sentences.append(
-        f"In the closed form for {report.layers} layers the dead zone covers "
+        f"In the closed form for {report.layers} layers{attention} the dead zone covers "
         f"{report.dead_zone_width:.0%} of the prompt, from {report.dead_zone_start:.0%} on; its "
         f"least density, next to the end, is {report.floor:.2g}."
     )

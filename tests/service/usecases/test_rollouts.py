@@ -235,9 +235,9 @@ def test_lambda_by_token() -> None:
 def test_verdict_on_depth(mixing: dict[str, Any], collapses: bool) -> None:
     answer = post({"layers": 5, "mixing": mixing})
     assert answer.collapse.collapses is collapses
-    assert answer.collapse.verdict == (
-        "collapses onto the first token" if collapses else "finite mixing: no collapse"
-    )
+    limit = "collapses onto the first token" if collapses else "finite mixing: no collapse"
+    here = mixing["type"] == "list"
+    assert answer.collapse.verdict == ("not collapsed at this depth" if here else limit)
 
 
 def test_any_depth() -> None:
@@ -585,3 +585,31 @@ def test_measured_matrices_are_said_to_hold_the_content() -> None:
     np.testing.assert_array_equal(
         influence(answer, "residual"), influence(answer, "measured_kernel")
     )
+
+
+def test_what_has_no_effect_is_said() -> None:
+    def said(**fields: Any) -> str:
+        request = {"layers": 3, "sequence_length": 16, **fields}
+        return " ".join(post(request).assumptions)
+
+    idle = "change nothing"
+    assert idle in said(kernel={"temperature": 2.0})
+    assert idle in said(kernel={"head_weights": [1.0, 2.0]}, heads=2)
+    assert idle not in said()
+    assert idle not in said(kernel={"temperature": 2.0}, content={"diagonal": 1.0})
+    assert idle not in said(kernel={"type": "alibi", "temperature": 2.0})
+    moment = {"predictions": ["second_moment"]}
+    assert "that of token 0" in said(**moment)
+    by_token = {"type": "by_token", "lambdas": [[0.1] * 16] * 3}
+    assert "mean of lambda over the tokens" in said(mixing=by_token, **moment)
+    assert "mean of lambda" not in said(mixing=by_token)
+
+
+def test_the_closed_form_is_told_apart_from_other_attention() -> None:
+    def last(**fields: Any) -> str:
+        request = {"layers": 8, "sequence_length": 64, **fields}
+        return post(request).summary[-1]
+
+    assert "instead" not in last()
+    assert "with uniform causal attention instead" in last(kernel={"type": "alibi"})
+    assert "instead" in last(mask={"type": "full"})
