@@ -6,8 +6,10 @@ drains the queue, the gateway's memory, and what became of the jobs.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import hashlib
+import signal
 import sys
 import tempfile
 import threading
@@ -112,4 +114,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    # What was started stops with us, also when a supervisor ends us.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

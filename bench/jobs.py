@@ -5,9 +5,11 @@ Prints microseconds at the median and the 99th percentile, and what a thousand o
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import hashlib
 import resource
+import signal
 import sys
 import tempfile
 import time
@@ -130,4 +132,6 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     asyncio.run(main())

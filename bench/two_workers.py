@@ -1,10 +1,14 @@
-"""One worker against two, one torch thread each, on one batch of jobs. `python bench/two_workers.py`
+"""One worker against two, one torch thread each, on one batch of jobs.
+
+    python bench/two_workers.py
 
 Needs two free cores. Prints the seconds of each and their ratio (target: at least 1.7).
 """
 
 from __future__ import annotations
 
+import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -64,4 +68,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    # What was started stops with us, also when a supervisor ends us.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())
