@@ -81,6 +81,14 @@ class Edge:
                 await refusal(scope, receive, reply)
                 return
             await self.app(scope, receive, reply)
+        except asyncio.CancelledError:
+            # The server stops, and what still waits must say so: its own word would be a 500.
+            if not reply.status:
+                detail = "this gateway is stopping; ask again, the job goes on"
+                close = {"Connection": "close"}
+                refusal = problem(scope, "not_ready", detail, retry_after=1.0, headers=close)
+                await refusal(scope, receive, reply)
+            raise
         except Exception:
             log.exception("unhandled error")
             if reply.status:

@@ -64,7 +64,7 @@ _HTTP_MEANING = {
     "request_timeout": "The body did not arrive in time.",
     "not_acceptable": "`Accept` names no format in which this can be answered.",
     "unsupported_media_type": "The body is not declared to be JSON, or to be encoded.",
-    "not_ready": "Redis does not answer, or no worker lives.",
+    "not_ready": "Redis does not answer, no worker lives, or this gateway is stopping.",
 }
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 406: "not_acceptable"}
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")

@@ -6,6 +6,7 @@ What they are made of is imported when they run: no other command needs it.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from contextlib import ExitStack
@@ -68,6 +69,9 @@ def gateway() -> None:
             # Event streams and waits end only with their jobs.
             timeout_graceful_shutdown=5,
         )
+    # The interpreter would wait for every thread, and a long computation is wanted by nobody now.
+    logging.shutdown()
+    os._exit(Status.DONE)
 
 
 def worker() -> None:

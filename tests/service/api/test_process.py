@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -20,6 +22,36 @@ def test_a_gateway_stops_within_seconds_whatever_is_open(process: Any) -> None:
         process.child.terminate()
         process.child.wait(15)
         assert time.monotonic() - started < 12
+
+
+def test_who_waits_for_a_job_is_told_that_the_gateway_stops(start_process: Any) -> None:
+    body = {"model": "preset:gpt2", "weights": "random"}
+    with start_process(LACUNA_MAX_WAIT_SECONDS="60") as process, ThreadPoolExecutor() as pool:
+        url, prefer = f"{process.base}/v1/profiles", {"Prefer": "wait=60"}
+        job = httpx.post(url, json=body).headers["location"]
+        posted = pool.submit(httpx.post, url, json=body, headers=prefer, timeout=60)
+        read = pool.submit(httpx.get, f"{process.base}{job}", headers=prefer, timeout=60)
+        time.sleep(1)
+        process.child.terminate()
+        for answer in (posted.result(), read.result()):
+            assert answer.status_code == 503
+            assert answer.headers["content-type"] == "application/problem+json"
+            assert int(answer.headers["retry-after"]) >= 1
+            assert answer.json()["code"] == "not_ready"
+    accesses = [json.loads(line) for line in process.log.read_text().splitlines()]
+    assert [line["status"] for line in accesses if line.get("status", 0) >= 500] == [503, 503]
+
+
+def test_a_long_computation_does_not_hold_a_gateway_that_stops(start_process: Any) -> None:
+    body = {"layers": 1024, "sequence_length": 4096, "heads": 32, "kernel": {"type": "alibi"}}
+    body |= {"bins": 32, "predictions": ["second_moment"]}
+    with start_process() as process, ThreadPoolExecutor() as pool:
+        rollout = pool.submit(httpx.post, f"{process.base}/v1/rollouts", json=body, timeout=60)
+        time.sleep(1)
+        assert not rollout.done()
+        process.child.terminate()
+        assert process.child.wait(12) == 0
+        assert rollout.result().status_code == 503
 
 
 def test_names_and_versions_of_software_stay_private(process: Any) -> None:
