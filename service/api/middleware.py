@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Sequence
 
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -26,6 +27,8 @@ from service.contract.errors import PayloadTooLarge
 
 log = logging.getLogger("lacuna.api")
 
+CLIENT_LEFT = 499
+"""What is counted and logged where nobody is left to send a status to."""
 MAX_HEADERS = 32_768
 MAX_TARGET = 8_192
 """Bytes of all header fields together, and of path and query: the parser below has no bound."""
@@ -81,6 +84,8 @@ class Edge:
                 await refusal(scope, receive, reply)
                 return
             await self.app(scope, receive, reply)
+        except ClientDisconnect:
+            reply.status = reply.status or CLIENT_LEFT
         except asyncio.CancelledError:
             # The server stops, and what still waits must say so: its own word would be a 500.
             if not reply.status:

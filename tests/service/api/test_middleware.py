@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from service.api.access import Keys
@@ -209,3 +211,28 @@ async def test_a_head_longer_than_any_that_is_meant_is_read_by_nobody(
     assert start["status"] == status
     assert len(reached) == (status == 200)
     assert f'status="{status}"'.encode() in metrics.text(None)
+
+
+async def test_a_client_that_leaves_in_mid_body_is_no_fault_of_ours(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    messages = [
+        {"type": "http.request", "body": b'{"mod', "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return messages.pop(0)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def app(given: Scope, receive: Receive, send: Send) -> None:
+        await Request(given, receive).body()
+
+    metrics = Metrics()
+    await Edge(BodyLimit(app, 1_000), metrics)(scope("POST"), receive, send)
+    assert sent == []
+    assert b'status="499"' in metrics.text(None)
+    assert [record for record in caplog.records if record.levelno > logging.INFO] == []
