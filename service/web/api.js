@@ -1,6 +1,9 @@
 // The HTTP interface as this page uses it. The key is kept in this tab alone.
 
+import { events } from "./state.js";
+
 const KEY = "lacuna-api-key";
+const PATIENCE_MS = 60_000;
 
 export const key = {
   get: () => sessionStorage.getItem(KEY) ?? "",
@@ -9,118 +12,57 @@ export const key = {
 
 /** A refusal: the service's problem document, or the failure to reach it. */
 export class Refusal extends Error {
-  constructor(status, problem) {
+  constructor(status, problem, retryAfter = 0) {
     super(problem.detail ?? `the service answered ${status}`);
     this.status = status;
     this.code = problem.code ?? "";
     this.errors = problem.errors ?? [];
+    this.retryAfter = retryAfter;
   }
 }
 
 // Addresses are relative to the page, so that it works below a path prefix.
 const local = (path) => path.replace(/^\//, "");
 
-async function send(path, options = {}) {
+/** Sends a request and reads its answer; fails with nothing but a Refusal. */
+async function ask(path, read, { within = PATIENCE_MS, any = false, ...options } = {}) {
   const headers = new Headers(options.headers);
   if (key.get()) headers.set("Authorization", `Bearer ${key.get()}`);
+  const signal = AbortSignal.timeout(within);
   try {
-    return await fetch(local(path), { ...options, headers });
+    const answer = await fetch(local(path), { ...options, headers, signal });
+    if (!answer.ok && !any) throw await refusal(answer);
+    return await read(answer);
   } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new Refusal(0, { detail: "the service does not answer" });
+    if (error instanceof Refusal) throw error;
+    const other = error instanceof SyntaxError;
+    throw new Refusal(0, { detail: other ? "something other than Lacuna answered" : "the service does not answer" });
   }
 }
 
-async function checked(answer) {
-  if (answer.ok) return answer;
-  let problem = {};
-  try {
-    problem = await answer.json();
-  } catch {
-    // A proxy in between answers in its own words; the status is all that is known then.
-  }
-  throw new Refusal(answer.status, problem);
+async function refusal(answer) {
+  if (answer.status === 401) events.dispatchEvent(new Event("unauthorized"));
+  // A proxy in between answers in its own words; the status is all that is known then.
+  const problem = await answer.json().catch(() => ({}));
+  return new Refusal(answer.status, problem, Number(answer.headers.get("Retry-After")) || 0);
 }
 
-export async function get(path, options = {}) {
-  return (await checked(await send(path, options))).json();
+const json = (answer) => answer.json();
+
+export const get = (path, options) => ask(path, json, options);
+export const text = (path, options) => ask(path, (answer) => answer.text(), options);
+
+export function post(path, body) {
+  const headers = { "Content-Type": "application/json" };
+  return ask(path, json, { method: "POST", headers, body: JSON.stringify(body) });
 }
 
-export async function text(path) {
-  return (await checked(await send(path))).text();
-}
+export const withdraw = (path) => ask(path, json, { method: "DELETE" });
 
-/** What a path says whatever the status: /readyz answers 503 with the same members. */
-export async function anyStatus(path) {
-  return (await send(path)).json();
-}
-
-export async function post(path, body) {
-  return checked(
-    await send(path, {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify(body),
-    }),
-  );
-}
-
-export async function withdraw(path) {
-  await checked(await send(path, { method: "DELETE" }));
-}
-
-const TERMINAL = new Set(["done", "failed", "cancelled"]);
-
-/** Calls `onJob` with every state of a job, to its end; returns the last one. */
-export async function follow(id, onJob, signal) {
-  for (;;) {
-    const last = await stream(`v1/jobs/${id}/events`, onJob, signal);
-    if (last && TERMINAL.has(last.state)) return last;
-    // The stream broke off: a restart of the gateway, or a proxy with a time limit.
-    await new Promise((resolve) => setTimeout(resolve, 1000));
-    const job = await get(`v1/jobs/${id}`, { signal });
-    onJob(job);
-    if (TERMINAL.has(job.state)) return job;
-  }
-}
-
-// EventSource cannot send a key, hence the stream by hand. Returns the last event's job, if any.
-async function stream(path, onJob, signal) {
-  const answer = await checked(await send(path, { signal, headers: { Accept: "text/event-stream" } }));
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let waiting = "";
-  let last = null;
-  try {
-    for (;;) {
-      const { done, value } = await reader.read();
-      if (done) return last;
-      const events = (waiting + value.replaceAll("\r\n", "\n")).split("\n\n");
-      waiting = events.pop();
-      for (const event of events) {
-        const data = event
-          .split("\n")
-          .filter((line) => line.startsWith("data:"))
-          .map((line) => line.slice(5).trimStart());
-        if (data.length === 0) continue;
-        last = JSON.parse(data.join("\n"));
-        onJob(last);
-      }
-    }
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    return last;
-  }
-}
-
-/** Opens what a link points at; with a key, a plain link would be refused. */
-export async function openLink(event) {
-  const link = event.target.closest?.("a[data-json]");
-  if (!link || !key.get()) return;
-  event.preventDefault();
-  const answer = await checked(await send(link.getAttribute("href")));
-  const address = URL.createObjectURL(await answer.blob());
+/** Saves what a link points at; where a key is asked for, following the link would be refused. */
+export async function download(link) {
+  const address = URL.createObjectURL(await ask(link.getAttribute("href"), (answer) => answer.blob()));
   const name = link.getAttribute("href").split("?")[0].split("/").pop();
-  const download = Object.assign(document.createElement("a"), { href: address, download: name });
-  download.click();
+  Object.assign(document.createElement("a"), { href: address, download: name }).click();
   URL.revokeObjectURL(address);
 }

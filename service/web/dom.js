@@ -17,7 +17,8 @@ export function h(tag, properties = {}, ...children) {
 
 /** Says something to who cannot see the change. */
 export function announce(text) {
-  byId("live").textContent = text;
+  // A new element each time: the same words twice are said twice.
+  byId("live").replaceChildren(h("p", {}, text));
 }
 
 /** A number of about `digits` significant digits. */
@@ -83,12 +84,20 @@ export function showError(box, error, form = null) {
     ? error.errors.map((item) => `${item.field}: ${item.message}`)
     : [error.message];
   box.replaceChildren(...lines.map((line) => h("p", {}, line)));
-  for (const item of error.errors ?? []) {
-    const field = form?.elements.namedItem(item.field.split(".").pop());
-    if (field instanceof HTMLElement) {
-      field.setAttribute("aria-invalid", "true");
-      field.setAttribute("aria-errormessage", box.id);
-      field.focus();
-    }
+  const fields = (error.errors ?? []).map((item) => named(form, item.field)).filter(Boolean);
+  for (const field of fields) {
+    field.setAttribute("aria-invalid", "true");
+    field.setAttribute("aria-errormessage", box.id);
+    const folded = field.closest("details");
+    if (folded) folded.open = true;
   }
+  // Whoever has gone on to something else meanwhile is left there.
+  const here = document.activeElement;
+  if (here === document.body || form?.contains(here)) fields[0]?.focus();
+}
+
+/** The control of a form that a field such as `documents.count` or `chunks.3.tokens` is given by. */
+function named(form, field) {
+  const controls = field.split(".").reverse().map((name) => form?.elements.namedItem(name));
+  return controls.find((control) => control instanceof HTMLElement);
 }

@@ -1,31 +1,46 @@
 // Wires the sections of the page together.
 
-import { key, openLink } from "./api.js";
-import { announce, byId } from "./dom.js";
+import { download, key } from "./api.js";
+import { attempt, on } from "./attempt.js";
+import { byId } from "./dom.js";
 import * as compare from "./compare.js";
+import * as jobs from "./jobs.js";
+import * as knownProfiles from "./known.js";
 import * as measure from "./measure.js";
 import * as place from "./place.js";
 import * as profile from "./profile.js";
+import { events } from "./state.js";
 import * as status from "./status.js";
 
-function refused(error) {
-  byId("key-note").textContent = error.status === 401 ? "This service asks for a key." : error.message;
-  if (error.status === 401) byId("key").focus();
+function note(words) {
+  if (byId("key-note").textContent !== words) byId("key-note").textContent = words;
 }
 
-byId("key").value = key.get();
-byId("key-form").addEventListener("submit", (event) => {
-  event.preventDefault();
+function saveKey() {
   key.set(byId("key").value.trim());
-  byId("key-note").textContent = key.get() ? "Kept in this tab only." : "No key is sent.";
-  announce(byId("key-note").textContent);
-  status.refresh();
-  measure.list().catch(refused);
-});
-document.addEventListener("click", (event) => openLink(event).catch((error) => announce(error.message)));
+  note(key.get() ? "Kept in this tab only." : "No key is sent.");
+  events.dispatchEvent(new Event("key"));
+}
 
+// Whoever is busy elsewhere on the page is left there.
+events.addEventListener("unauthorized", () => {
+  note(key.get() ? "This key is not accepted." : "This service asks for a key.");
+  if (document.activeElement === document.body) byId("key").focus();
+});
+
+byId("key").value = key.get();
+on(byId("key-form"), "submit", "status-error", saveKey);
+document.addEventListener("click", (event) => {
+  const link = event.target.closest?.("a[data-json]");
+  if (!link || !key.get()) return;
+  event.preventDefault();
+  attempt(link.closest("section").querySelector(".error").id, () => download(link));
+});
+
+measure.start();
 compare.start();
 place.start();
 status.start();
+jobs.start();
 // The list first: it says how long a profile is.
-measure.start().catch(refused).finally(profile.start);
+knownProfiles.start().finally(profile.start);

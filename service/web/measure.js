@@ -1,20 +1,18 @@
-// Asking for a profile, following its job, and the list of what is known.
+// Asking for a profile.
 
-import { follow, get, post, Refusal, withdraw } from "./api.js";
-import { announce, byId, duration, h, showError, words, zoneText } from "./dom.js";
-import { events, known, learn, made, show, shown } from "./state.js";
+import { post } from "./api.js";
+import { on } from "./attempt.js";
+import { announce, byId } from "./dom.js";
+import * as jobs from "./jobs.js";
+import { list } from "./known.js";
+import { PREDICTIONS, settings, show } from "./state.js";
 
-let following = null;
-let cursor = null;
+const COSTLY = "second_moment";
 
 export function start() {
-  byId("measure-form").addEventListener("submit", submit);
-  byId("job-cancel").addEventListener("click", () => following && withdraw(`v1/jobs/${following.id}`));
-  byId("more").addEventListener("click", () => list(cursor));
+  const form = byId("measure-form");
+  on(form, "submit", "measure-error", () => submit(form), { form });
   byId("model").addEventListener("input", modelChanged);
-  events.addEventListener("known", drawKnown);
-  addEventListener("hashchange", drawKnown);
-  return list();
 }
 
 // A preset is an architecture without trained weights: nothing else can be asked of it.
@@ -36,80 +34,26 @@ function request(form) {
   };
   if (field("revision")) body.revision = field("revision");
   if (field("objective")) body.objective = field("objective");
-  if (form.elements.namedItem("needle").checked) body.needle = {};
+  if (byId("needle").checked) body.needle = {};
+  if (!byId(COSTLY).checked) body.predictions = PREDICTIONS.filter((name) => name !== COSTLY);
   return body;
 }
 
-async function submit(event) {
-  event.preventDefault();
-  const form = event.target;
-  showError(byId("measure-error"), null, form);
+async function submit(form) {
   const body = request(form);
   try {
-    const answer = await (await post("v1/profiles", body)).json();
-    if (answer.measured) await arrived(answer.id, "It was known already.");
-    else await watch(answer, body.model);
+    const answer = await post("v1/profiles", body);
+    if (!answer.measured) {
+      const { count: documents, source: documents_source } = body.documents;
+      jobs.watch(answer, `${body.model}, ${body.sequence_length} tokens`, settings({ ...body, documents, documents_source }));
+      return;
+    }
+    announce("This profile was known already.");
+    await list();
+    show(answer.id);
   } catch (error) {
-    if (error.name !== "AbortError") showError(byId("measure-error"), error, form);
+    // What makes it smaller is among the options.
+    if (error.code === "too_large") byId("options").open = true;
+    throw error;
   }
-}
-
-async function watch(job, model) {
-  following?.abort.abort();
-  const mine = { id: job.id, abort: new AbortController() };
-  following = mine;
-  byId("job-json").href = `v1/jobs/${job.id}`;
-  byId("job").hidden = false;
-  drawJob(job, model);
-  const end = await follow(job.id, (seen) => drawJob(seen, model), mine.abort.signal);
-  if (end.state === "failed") throw new Refusal(0, { ...end.failure, detail: `${end.failure.code}: ${end.failure.detail}` });
-  if (end.state === "done") await arrived(end.profile.split("/").pop(), "The profile is ready.");
-}
-
-function drawJob(job, model) {
-  const over = job.finished_at !== null;
-  byId("job-title").textContent = `${model}: ${job.state}`;
-  byId("job-progress").value = job.progress;
-  byId("job-cancel").disabled = over;
-  const parts = [];
-  if (job.message) parts.push(job.message);
-  if (job.position !== null) parts.push(`${job.position} ahead`);
-  if (job.eta_seconds !== null && !over) parts.push(`about ${duration(job.eta_seconds)} left`);
-  if (job.attempt > 1) parts.push(`attempt ${job.attempt}`);
-  byId("job-message").textContent = parts.join(" · ") || " ";
-  if (byId("job").dataset.state !== `${job.id} ${job.state}`) announce(`${model}: job ${job.state}`);
-  byId("job").dataset.state = `${job.id} ${job.state}`;
-}
-
-async function arrived(id, message) {
-  announce(message);
-  await list();
-  show(id);
-}
-
-/** Reads a page of the list: the newest, or what follows `from`. */
-export async function list(from = null) {
-  const page = await get(`v1/profiles?limit=50${from ? `&cursor=${from}` : ""}`);
-  if (from || cursor === null) cursor = page.next;
-  learn(page.items, { first: from === null });
-  byId("more").hidden = cursor === null;
-}
-
-function drawKnown() {
-  const rows = [...known.values()].map((item) => {
-    const open = h("button", { type: "button", class: "plain" }, item.model);
-    open.addEventListener("click", () => show(item.id));
-    return h(
-      "tr",
-      { "aria-current": item.id === shown() ? "true" : undefined },
-      h("td", {}, open),
-      h("td", { class: "number" }, String(item.sequence_length)),
-      h("td", {}, item.weights),
-      h("td", {}, words(item.shape)),
-      h("td", {}, zoneText(item.dead_zone)),
-      h("td", {}, made(item)),
-    );
-  });
-  byId("known").replaceChildren(...rows);
-  byId("known-empty").hidden = rows.length > 0;
 }

@@ -1,14 +1,16 @@
 // The best order of chunks.
 
 import { post } from "./api.js";
+import { on } from "./attempt.js";
 import { Chart } from "./charts.js";
-import { announce, byId, h, number, percent, showError, table, words } from "./dom.js";
-import { SOURCES } from "./compare.js";
-import { events, known, profileOptions, shown } from "./state.js";
+import { lineOf, parseChunks } from "./chunks.js";
+import { announce, byId, h, number, percent, table, words } from "./dom.js";
+import { events, known, profileSelect, shown, SOURCES } from "./state.js";
 
 const EXAMPLE = [[34, 0.91], [23, 0.85], [47, 0.66], [29, 0.52], [39, 0.31], [18, 0.12]];
 const BEFORE = 0.15;
 const AFTER = 0.11;
+const LEAD = "The order in which the model listens most to what matters.";
 let chart;
 let written = null;
 
@@ -17,21 +19,23 @@ export function start() {
   byId("place-source").append(
     ...["needle", "last_token_attention", ...SOURCES].map((name) => new Option(words(name), name)),
   );
-  byId("place-form").addEventListener("submit", place);
+  const form = byId("place-form");
+  on(form, "submit", "place-error", place, { form, result: byId("place-result"), clear });
   for (const id of ["chunks", "prefix_tokens", "suffix_tokens"]) {
     byId(id).addEventListener("input", () => {
       written = null;
     });
   }
   written = example(256);
+  const fill = profileSelect(byId("place-profile"), shown);
+  const choose = () => {
+    fill();
+    fit();
+  };
   byId("place-profile").addEventListener("change", fit);
-  events.addEventListener("known", () => choose(byId("place-profile").value || shown()));
-  addEventListener("hashchange", () => shown() && choose(shown()));
-}
-
-function choose(id) {
-  profileOptions(byId("place-profile"), id);
-  fit();
+  events.addEventListener("known", choose);
+  addEventListener("hashchange", choose);
+  choose();
 }
 
 /** As many tokens as the profile has, so that its curve is read where it was measured. */
@@ -55,41 +59,34 @@ function fit() {
   byId("suffix_tokens").value = written.after;
 }
 
-/** Chunks from pasted lines: "name, tokens, relevance" or "tokens, relevance". */
-export function parseChunks(text) {
-  const lines = text.split("\n").map((line) => line.trim());
-  return lines.flatMap((line, at) => {
-    if (line === "") return [];
-    const cells = line.split(/[,;\t]|\s+/).map((cell) => cell.trim()).filter(Boolean);
-    const [tokens, relevance] = cells.slice(-2).map(Number);
-    if (cells.length < 2 || !Number.isInteger(tokens) || !Number.isFinite(relevance)) {
-      throw new Error(`line ${at + 1}: expected a name, a whole number of tokens and a relevance`);
-    }
-    return [{ id: cells.slice(0, -2).join(" ") || `chunk-${at + 1}`, tokens, relevance }];
-  });
+function clear() {
+  byId("place-lead").textContent = LEAD;
+  byId("chart-place").hidden = true;
+  byId("place-table").replaceChildren();
 }
 
-async function place(event) {
-  event.preventDefault();
-  const box = byId("place-error");
-  showError(box, null, event.target);
+async function place() {
   const whole = (id) => (byId(id).value === "" ? undefined : Number(byId(id).value));
+  const lines = parseChunks(byId("chunks").value);
+  if (!byId("place-profile").value) throw new Error("There is no curve yet to place them by: measure a model first.");
+  const body = {
+    profile_id: byId("place-profile").value,
+    source: byId("place-source").value || undefined,
+    objective: byId("place-objective").value,
+    prefix_tokens: whole("prefix_tokens"),
+    suffix_tokens: whole("suffix_tokens"),
+    max_tokens: whole("max_tokens"),
+    chunks: lines.map(({ line, ...chunk }) => chunk),
+  };
   try {
-    if (!byId("place-profile").value) throw new Error("Profile: measure a model first");
-    const chunks = parseChunks(byId("chunks").value);
-    const body = {
-      profile_id: byId("place-profile").value,
-      source: byId("place-source").value || undefined,
-      objective: byId("place-objective").value,
-      prefix_tokens: whole("prefix_tokens"),
-      suffix_tokens: whole("suffix_tokens"),
-      max_tokens: whole("max_tokens"),
-      chunks,
-    };
     const answer = await post("v1/placements", body);
-    draw(await answer.json(), chunks);
+    return () => draw(answer, lines);
   } catch (error) {
-    showError(box, error, event.target);
+    for (const item of error.errors ?? []) {
+      const line = lineOf(item.field, lines);
+      if (line !== null) Object.assign(item, { field: "chunks", message: `line ${line}: ${item.message}` });
+    }
+    throw error;
   }
 }
 

@@ -1,37 +1,63 @@
 // One profile: curves, dead zone, mixing, forces, agreement.
 
 import { get } from "./api.js";
+import { attempt, on } from "./attempt.js";
 import { Chart, swatch } from "./charts.js";
-import { byId, h, number, percent, signed, table, tiles, words, zoneText } from "./dom.js";
-import { events, known, shown } from "./state.js";
+import { announce, byId, h, number, percent, signed, table, tiles, words, zoneText } from "./dom.js";
+import { addressed, events, known, settings } from "./state.js";
 
 const MOST_POSITIONS = 1024;
 const ON_AT_FIRST = new Set(["residual", "residual_content", "second_moment"]);
 const charts = {};
 let profile = null;
 let zone = null;
+let threshold = 0.75;
 
 export function start() {
   for (const name of ["profile", "mixing", "forces"]) charts[name] = new Chart(byId(`chart-${name}`));
   byId("log").addEventListener("change", drawCurves);
-  byId("threshold").addEventListener("input", () => {
-    byId("threshold-value").textContent = number(Number(byId("threshold").value));
-  });
-  byId("threshold").addEventListener("change", newThreshold);
-  const open = () => {
-    if (!shown()) return;
-    byId("profile-body").hidden = false;
-    load(shown()).catch(failed);
-  };
+  byId("threshold").addEventListener("input", () => sayThreshold(Number(byId("threshold").value)));
+  const moved = { result: byId("chart-profile"), clear: () => setThreshold(threshold) };
+  on(byId("threshold"), "change", "profile-error", newThreshold, moved);
   addEventListener("hashchange", open);
   events.addEventListener("show", open);
   open();
 }
 
-function failed(error) {
-  byId("profile-body").hidden = profile === null;
-  byId("profile-lead").textContent = `This profile cannot be shown: ${error.message}`;
+function open() {
+  const id = addressed();
+  if (!id) return;
+  const from = document.activeElement;
+  const body = byId("profile-body");
+  body.hidden = false;
+  attempt("profile-error", async () => {
+    const found = profile?.id === id ? profile : await load(id);
+    return () => draw(found, from);
+  }, { result: body, clear });
 }
+
+function load(id) {
+  const long = (known.get(id)?.sequence_length ?? 0) > MOST_POSITIONS;
+  return get(`v1/profiles/${id}${long ? `?bins=${MOST_POSITIONS}` : ""}`);
+}
+
+function clear() {
+  profile = null;
+  byId("profile-body").hidden = true;
+  byId("profile-links").replaceChildren();
+  byId("profile-title").textContent = "Profile";
+  byId("profile-lead").textContent = "This profile cannot be shown.";
+}
+
+function setThreshold(value) {
+  threshold = value;
+  byId("threshold").value = value;
+  sayThreshold(value);
+}
+
+const sayThreshold = (value) => {
+  byId("threshold-value").textContent = number(value);
+};
 
 /** Positions of n bins over the prompt's tokens: the middle of each. */
 export const middles = (count, tokens) =>
@@ -39,42 +65,43 @@ export const middles = (count, tokens) =>
 
 export const density = (influence) => influence.map((mass) => mass * influence.length);
 
-async function load(id) {
-  const long = (known.get(id)?.sequence_length ?? 0) > MOST_POSITIONS;
-  const found = await get(`v1/profiles/${id}${long ? `?bins=${MOST_POSITIONS}` : ""}`);
-  if (shown() !== id) return;
+/** Draws a profile; the keyboard goes there unless it has moved from where it was asked for. */
+function draw(found, from) {
   profile = found;
   zone = profile.dead_zone;
-  byId("threshold").value = zone?.threshold ?? 0.75;
-  byId("threshold-value").textContent = number(Number(byId("threshold").value));
+  setThreshold(zone?.threshold ?? 0.75);
   drawHead();
   drawChoice();
   drawCurves();
   drawMixing();
   drawForces();
   drawTables();
+  if (document.activeElement !== from && document.activeElement !== document.body) return;
   byId("profile-title").focus({ preventScroll: true });
   byId("profile").scrollIntoView();
 }
 
 function drawHead() {
   const { model, request, measured, shape } = profile;
+  const summary = {
+    ...request, documents: measured.documents, needle: measured.needle !== null,
+  };
   byId("profile-title").textContent = `${model.id}, ${request.sequence_length} tokens`;
   byId("profile-lead").textContent =
     `Shape: ${words(shape.class)}. The first 10% of positions hold ${percent(shape.primacy_mass)} of the influence on the last token, ` +
-    `the last 10% hold ${percent(shape.recency_mass)}. ${measured.documents} documents, ${request.weights} weights.`;
+    `the last 10% hold ${percent(shape.recency_mass)}. Measured with ${settings(summary)}.`;
   tiles(byId("profile-facts"), [
     ["Dead zone", zoneText(zone)],
     ["Density inside", zone ? number(zone.mean_density) : "–"],
     ["Sum of lambda", profile.mixing ? number(profile.mixing.sum) : "–"],
     ["Noise (split-half W1)", number(measured.split_half_wasserstein)],
-    ["Positions", model.positional_encoding],
+    ["Positions", request.positional_encoding === "off" ? "off (ablation)" : model.positional_encoding],
     ["Layers × heads", `${model.layers} × ${model.heads}`],
   ]);
   const base = `v1/profiles/${profile.id}`;
   const links = [
     ["JSON", base], ["CSV", `${base}.csv`], ["SVG", `${base}.svg`], ["PNG", `${base}.png`],
-    ["dead zone", `${base}/dead-zone?threshold=${byId("threshold").value}`],
+    ["dead zone", `${base}/dead-zone?threshold=${threshold}`],
     ["series", `${base}/series?bins=100`],
   ];
   byId("profile-links").replaceChildren(...links.map(([text, href]) => h("a", { href, "data-json": "" }, text)));
@@ -85,7 +112,7 @@ function drawChoice() {
   const legend = box.querySelector("legend");
   const measured = h("span", { class: "curve" }, swatch(-1), "measured");
   const choices = Object.entries(profile.predictions).map(([name, prediction], place) => {
-    const input = h("input", { type: "checkbox", id: `curve-${name}`, checked: on(name) });
+    const input = h("input", { type: "checkbox", id: `curve-${name}`, checked: drawn(name) });
     input.addEventListener("change", () => {
       chosen.set(name, input.checked);
       drawCurves();
@@ -98,7 +125,7 @@ function drawChoice() {
 
 // What the reader switched by hand stays so from profile to profile.
 const chosen = new Map();
-const on = (name) => chosen.get(name) ?? ON_AT_FIRST.has(name);
+const drawn = (name) => chosen.get(name) ?? ON_AT_FIRST.has(name);
 
 function drawCurves() {
   if (!profile) return;
@@ -106,7 +133,7 @@ function drawCurves() {
   const tokens = request.sequence_length;
   const count = measured.influence.length;
   const places = Object.keys(profile.predictions);
-  const predictions = places.filter(on).map((name) => ({
+  const predictions = places.filter(drawn).map((name) => ({
     label: words(name), values: density(profile.predictions[name].influence), place: places.indexOf(name),
   }));
   charts.profile.draw({
@@ -124,18 +151,22 @@ function drawCurves() {
 }
 
 async function newThreshold() {
-  if (!profile) return;
   const { id } = profile;
-  const view = await get(`v1/profiles/${id}/dead-zone?threshold=${byId("threshold").value}`);
-  if (profile.id !== id) return;
-  zone = view.dead_zone;
-  drawHead();
-  drawCurves();
+  const asked = Number(byId("threshold").value);
+  const view = await get(`v1/profiles/${id}/dead-zone?threshold=${asked}`);
+  return () => {
+    if (profile?.id !== id) return;
+    threshold = asked;
+    zone = view.dead_zone;
+    drawHead();
+    drawCurves();
+    announce(`Dead zone ${zoneText(zone)}`);
+  };
 }
 
 function drawMixing() {
   const { mixing } = profile;
-  byId("chart-mixing").hidden = mixing === null;
+  byId("mixing").hidden = mixing === null;
   if (mixing === null) return;
   const add = (sign) => mixing.lambda.map((value, layer) => value + sign * mixing.std[layer]);
   charts.mixing.draw({
@@ -153,7 +184,7 @@ function drawMixing() {
 
 function drawForces() {
   const { forces, request } = profile;
-  byId("chart-forces").hidden = forces.length === 0;
+  byId("forces").hidden = forces.length === 0;
   if (forces.length === 0) return;
   const count = forces[0].influence.length;
   charts.forces.draw({

@@ -1,6 +1,17 @@
 // What several sections of the page share: the known profiles and the one on show.
 
+/**
+ * "known": the list grew. "show": open the profile on show once more. "back": the service answers
+ * again. "unauthorized": a request was refused for want of a key. "key": another key is used.
+ */
 export const events = new EventTarget();
+
+export const PREDICTIONS = [
+  "attention_only", "half_residual", "residual", "residual_content", "measured_kernel", "cesaro", "second_moment",
+];
+
+/** Curves that every profile may have. */
+export const SOURCES = ["measured", "per_document", ...PREDICTIONS];
 
 /** Summaries by id, newest first. */
 export const known = new Map();
@@ -17,28 +28,56 @@ export function learn(summaries, { first = false } = {}) {
 /** When a profile was made, to the minute (UTC). */
 export const made = (summary) => summary.created_at.slice(0, 16).replace("T", " ");
 
-/** All that tells profiles of one model apart. */
-export function label(summary) {
-  const { model, sequence_length: tokens, weights, documents, id } = summary;
-  const parts = [model, `${tokens} tokens`, `${weights} weights`, `${documents} documents`, made(summary)];
-  return `${parts.join(", ")} (${id.slice(0, 6)})`;
+const PLAIN_OBJECTIVE = { pretrained: "argmax_probability", random: "jacobian" };
+
+/** How a profile was measured: weights, documents, and what differs from the defaults. */
+export function settings(summary) {
+  const { weights, documents, documents_source: source, documents_name: name, objective, seed } = summary;
+  const text = { random_tokens: "random tokens", inline: "own text", corpus: `corpus ${name}` }[source];
+  return [
+    `${weights} weights`,
+    `${documents} document${documents === 1 ? "" : "s"}${text ? ` of ${text}` : ""}`,
+    !objective || objective === PLAIN_OBJECTIVE[weights] ? "" : objective.replaceAll("_", " "),
+    summary.positional_encoding === "off" ? "positions off" : "",
+    summary.content_scale === "raw" ? "raw content" : "",
+    seed ? `seed ${seed}` : "",
+    summary.needle ? "retrieval by depth" : "",
+  ].filter(Boolean).join(", ");
 }
 
-/** Puts a profile on show; its address can be kept and shared. */
+/** All that tells profiles of one model apart. */
+export function label(summary) {
+  const { model, sequence_length: tokens, id } = summary;
+  return `${model}, ${tokens} tokens, ${settings(summary)}, ${made(summary)} (${id.slice(0, 6)})`;
+}
+
+/** The profile that the address names, if it names one. */
+export const addressed = () => /^#profile=([0-9a-f]{32})$/.exec(location.hash)?.[1] ?? null;
+
+let current = null;
+
+/** The profile on show: the last that was opened. */
+export function shown() {
+  current = addressed() ?? current;
+  return current;
+}
+
+/** Puts a profile on show, as its reader asks; its address can be kept and shared. */
 export function show(id) {
   const hash = `#profile=${id}`;
-  if (location.hash === hash) events.dispatchEvent(new CustomEvent("show", { detail: id }));
+  if (location.hash === hash) events.dispatchEvent(new Event("show"));
   else location.hash = hash;
 }
 
-export function shown() {
-  return /^#profile=([0-9a-f]{32})$/.exec(location.hash)?.[1] ?? null;
-}
-
-/** Fills a select with the known profiles and keeps what was chosen. */
-export function profileOptions(select, preferred = null) {
-  const chosen = preferred ?? select.value;
-  select.replaceChildren(
-    ...[...known.values()].map((item) => new Option(label(item), item.id, false, item.id === chosen)),
-  );
+/** A select of the known profiles: `preferred()` until somebody chooses by hand. */
+export function profileSelect(select, preferred) {
+  let byHand = false;
+  select.addEventListener("change", () => {
+    byHand = true;
+  });
+  return () => {
+    const chosen = (byHand && select.value) || preferred() || select.value;
+    const options = [...known.values()].map((item) => new Option(label(item), item.id, false, item.id === chosen));
+    select.replaceChildren(...(options.length ? options : [new Option("none yet: measure a model first", "")]));
+  };
 }

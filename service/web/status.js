@@ -1,17 +1,59 @@
-// The service at a glance: store, workers, queue.
+// The service at a glance: store, workers, queue. What is not known is a dash, never a zero.
 
-import { anyStatus, get, text } from "./api.js";
+import { get, text } from "./api.js";
 import { byId, duration, h } from "./dom.js";
+import { events } from "./state.js";
 
 const EVERY_MS = 5000;
+const PATIENCE_MS = 10_000;
+const UNKNOWN = "–";
+let round = 0;
+let away = false;
 
 export function start() {
-  refresh();
-  setInterval(() => document.visibilityState === "visible" && refresh(), EVERY_MS);
+  document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && refresh());
+  events.addEventListener("key", refresh);
+  watch();
 }
 
-export async function refresh() {
-  await Promise.allSettled([readiness(), workers(), queue()]);
+async function watch() {
+  for (;;) {
+    if (document.visibilityState === "visible") await refresh();
+    await new Promise((resolve) => setTimeout(resolve, EVERY_MS));
+  }
+}
+
+async function refresh() {
+  const mine = ++round;
+  const within = PATIENCE_MS;
+  // /readyz answers 503 with the same members.
+  const asked = [get("readyz", { within, any: true }), get("v1/models", { within }), text("metrics", { within })];
+  const [ready, catalogue, metrics] = await Promise.allSettled(asked);
+  if (mine !== round) return;
+  drawReadiness(ready.value);
+  drawWorkers(catalogue.value);
+  drawQueue(metrics.value);
+  say(trouble(ready, metrics));
+  const unreachable = !ready.value?.redis?.ok;
+  if (away && !unreachable) events.dispatchEvent(new Event("back"));
+  away = unreachable;
+}
+
+function trouble(ready, metrics) {
+  if (ready.reason) return `No figures: ${ready.reason.message}.`;
+  const { redis } = ready.value;
+  if (!redis?.ok) {
+    return `The store is away (${redis?.detail ?? "no word of it"}). Nothing can be measured or looked up until it is back; accepted jobs are kept.`;
+  }
+  // What a missing key means is said beside the key.
+  return metrics.reason && metrics.reason.status !== 401 ? `No figures: ${metrics.reason.message}.` : "";
+}
+
+// Set when it changes alone: an alert is read aloud each time.
+function say(message) {
+  const box = byId("status-error");
+  if (box.textContent !== message) box.textContent = message;
+  box.hidden = message === "";
 }
 
 function put(id, value, good = null) {
@@ -20,45 +62,41 @@ function put(id, value, good = null) {
   tile.className = good === null ? "" : good ? "good" : "bad";
 }
 
-async function readiness() {
-  try {
-    const { redis, workers: live } = await anyStatus("readyz");
-    put("tile-store", redis.ok ? "answers" : "away", redis.ok);
-    put("tile-workers", live.detail, live.ok);
-  } catch {
-    put("tile-store", "unknown", false);
-    put("tile-workers", "unknown", false);
-  }
+function drawReadiness(found) {
+  const { redis, workers } = found ?? {};
+  put("tile-store", redis ? (redis.ok ? "answers" : "away") : "unknown", Boolean(redis?.ok));
+  if (redis?.ok) put("tile-workers", workers.detail, workers.ok);
+  else put("tile-workers", UNKNOWN);
 }
 
-async function workers() {
-  const catalogue = await get("v1/models");
-  const names = [
-    ...catalogue.demo,
-    ...catalogue.workers.flatMap((worker) => worker.local.map((name) => `local:${name.replace(/^local:/, "")}`)),
-    ...catalogue.presets,
-  ];
+function drawWorkers(catalogue) {
+  const workers = catalogue?.workers ?? [];
+  const line = (worker) => `${worker.worker} on ${worker.device}: ${worker.warm.join(", ") || "nothing loaded"}`;
+  const lines = catalogue ? workers.map(line) : ["not known now"];
+  byId("worker-list").replaceChildren(...(lines.length ? lines : ["none"]).map((words) => h("li", {}, words)));
+  if (catalogue) drawModels(catalogue, workers);
+}
+
+function drawModels(catalogue, workers) {
+  const local = workers.flatMap((worker) => worker.local.map((name) => `local:${name.replace(/^local:/, "")}`));
+  const names = [...new Set([...catalogue.demo, ...local, ...catalogue.presets])];
   const options = byId("models");
-  if (options.childElementCount !== new Set(names).size) {
-    options.replaceChildren(...[...new Set(names)].map((value) => h("option", { value })));
-  }
+  const same = options.childElementCount === names.length;
+  if (!same) options.replaceChildren(...names.map((value) => h("option", { value })));
   const model = byId("model");
   if (!model.value && catalogue.demo.length && !model.dataset.touched) model.value = catalogue.demo[0];
-  byId("worker-list").replaceChildren(
-    ...catalogue.workers.map((worker) =>
-      h("li", {}, `${worker.worker} on ${worker.device}: ${worker.warm.join(", ") || "nothing loaded"}`),
-    ),
-  );
 }
 
-async function queue() {
-  const samples = parse(await text("metrics"));
-  const sum = (name) => samples.filter((s) => s.name === name).reduce((total, s) => total + s.value, 0);
-  const top = (name) => Math.max(0, ...samples.filter((s) => s.name === name).map((s) => s.value));
-  put("tile-waiting", sum("lacuna_queue_depth"));
-  put("tile-running", sum("lacuna_queue_running"));
-  put("tile-oldest", duration(top("lacuna_queue_oldest_seconds")));
-  put("tile-profiles", sum("lacuna_profiles"));
+function drawQueue(exposition) {
+  const samples = parse(exposition ?? "");
+  const values = (name) => samples.filter((sample) => sample.name === name).map((sample) => sample.value);
+  const up = values("lacuna_store_up")[0] === 1;
+  const known = (name, join) => (up && values(name).length ? join(values(name)) : null);
+  const sum = (numbers) => numbers.reduce((total, value) => total + value, 0);
+  put("tile-waiting", known("lacuna_queue_depth", sum) ?? UNKNOWN);
+  put("tile-running", known("lacuna_queue_running", sum) ?? UNKNOWN);
+  put("tile-oldest", duration(known("lacuna_queue_oldest_seconds", (seconds) => Math.max(...seconds))));
+  put("tile-profiles", known("lacuna_profiles", sum) ?? UNKNOWN);
 }
 
 /** Samples of the Prometheus text format: name and value; labels are not needed here. */

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import runpy
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from service.local import Stack
@@ -62,6 +63,18 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def filled(stack: Stack) -> str:
+    """Id of one of two profiles that `stack` knows."""
+    body = {"model": "local:tiny", "sequence_length": 64, "documents": {"count": 4}}
+    headers = {"Prefer": "wait=60"}
+    for seed in (12, 11):
+        asked = {**body, "seed": seed}
+        answer = httpx.post(f"{stack.url}/v1/profiles", json=asked, headers=headers, timeout=90)
+        assert answer.status_code == httpx.codes.OK, answer.text
+    return str(answer.json()["id"])
+
+
 class Watched:
     """A page, with everything that its console and its network said."""
 
@@ -81,6 +94,24 @@ class Watched:
 
     def _response(self, response: Any) -> None:
         self.bytes += int(response.headers.get("content-length", 0))
+
+
+@pytest.fixture(scope="session")
+def measure() -> Callable[..., None]:
+    """Fills the form in, as a reader does, and sends it."""
+
+    def ask(page: Page, model: str = "local:tiny", documents: int = 4, seed: int = 0) -> None:
+        page.get_by_label("Model", exact=True).fill(model)
+        page.get_by_label("Tokens", exact=True).fill("64")
+        page.get_by_label("Documents", exact=True).fill(str(documents))
+        if not page.get_by_label("Seed", exact=True).is_visible():
+            page.get_by_text("More options").click()
+        source = "random_tokens" if documents > 4 else "builtin"  # any number of them
+        page.get_by_label("Text", exact=True).select_option(source)
+        page.get_by_label("Seed", exact=True).fill(str(seed))
+        page.get_by_role("button", name="Measure", exact=True).click()
+
+    return ask
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import httpx
@@ -22,33 +21,15 @@ MAX_SHIFT = 0.02
 WAIT_MS = 60_000
 
 
-def measure(page: Page, model: str = "local:tiny", tokens: int = 64, seed: int = 0) -> None:
-    page.get_by_label("Model", exact=True).fill(model)
-    page.get_by_label("Tokens", exact=True).fill(str(tokens))
-    page.get_by_label("Documents", exact=True).fill("4")
-    if not page.get_by_label("Seed", exact=True).is_visible():
-        page.get_by_text("More options").click()
-    page.get_by_label("Seed", exact=True).fill(str(seed))
-    page.get_by_role("button", name="Measure", exact=True).click()
-
-
-@pytest.fixture(scope="module")
-def filled(stack: Stack) -> str:
-    """Address of a service that knows a profile, and that profile's id."""
-    body = {"model": "local:tiny", "sequence_length": 64, "documents": {"count": 4}, "seed": 11}
-    headers = {"Prefer": "wait=60"}
-    answer = httpx.post(f"{stack.url}/v1/profiles", json=body, headers=headers, timeout=90)
-    assert answer.status_code == httpx.codes.OK, answer.text
-    return str(answer.json()["id"])
-
-
-def test_from_a_model_to_a_placement(stack: Stack, open_page: Any) -> None:
+def test_from_a_model_to_a_placement(stack: Stack, open_page: Any, measure: Any) -> None:
     watched = open_page(stack.url)
     page: Page = watched.page
     expect(page.locator("#tile-workers")).to_have_text("1 live")
     measure(page)
-    expect(page.locator("#profile-title")).to_have_text("local:tiny, 64 tokens", timeout=WAIT_MS)
-    expect(page.locator("#job-title")).to_have_text("local:tiny: done")
+    job = page.locator("#jobs article").first
+    expect(job).to_contain_text("local:tiny, 64 tokens: done", timeout=WAIT_MS)
+    job.get_by_text("Show the profile").click()
+    expect(page.locator("#profile-title")).to_have_text("local:tiny, 64 tokens")
     expect(page.locator("#known tr")).not_to_have_count(0)
     assert page.url.startswith(f"{stack.url}/#profile=")
     identifier = page.url.rpartition("=")[2]
@@ -60,9 +41,11 @@ def test_from_a_model_to_a_placement(stack: Stack, open_page: Any) -> None:
     assert float(reading.split()[3].rstrip(",")) == pytest.approx(density, rel=6e-3)
 
     measure(page, seed=1)
-    expect(page.locator("#job-title")).to_have_text("local:tiny: done", timeout=WAIT_MS)
-    page.wait_for_function("id => !location.hash.endsWith(id)", arg=identifier)
+    expect(job).to_contain_text("local:tiny, 64 tokens: done", timeout=WAIT_MS)
+    expect(page.locator("#compare-b option")).not_to_have_count(1)
     page.get_by_role("button", name="Compare", exact=True).click()
+    assert page.locator("#compare-a").input_value() == identifier
+    assert page.locator("#compare-b").input_value() != identifier
     expect(page.locator("#compare-lead")).to_contain_text("Wasserstein distance")
     expect(page.locator("#compare-table td").first).to_be_visible()
 
@@ -137,22 +120,6 @@ def test_the_keyboard_reads_the_chart_and_reaches_every_control(
     assert wanted - reached == set()
 
 
-def test_switching_curves_and_the_threshold(stack: Stack, filled: str, open_page: Any) -> None:
-    watched = open_page(f"{stack.url}/#profile={filled}")
-    page: Page = watched.page
-    expect(page.locator("#profile-links a").first).to_be_visible()
-    chart = page.locator("#chart-profile .plot")
-    box = page.locator("#curve-attention_only")
-    box.check()
-    expect(chart).to_have_attribute("aria-valuetext", re.compile("attention only"))
-    page.locator("#threshold").fill("0.3")
-    view = httpx.get(f"{stack.url}/v1/profiles/{filled}/dead-zone?threshold=0.3").json()
-    zone = view["dead_zone"]
-    expected = "none" if zone is None else f"{zone['start']}–{zone['end']}"
-    expect(page.locator("#profile-facts dd").first).to_contain_text(expected)
-    assert watched.complaints == []
-
-
 def test_a_long_profile_is_asked_for_in_bins(stack: Stack, filled: str, open_page: Any) -> None:
     page: Page = open_page(stack.url).page
     expect(page.locator("#known tr")).not_to_have_count(0)
@@ -187,58 +154,8 @@ def test_what_is_empty_takes_no_room(stack: Stack, filled: str, open_page: Any) 
     expect(page.locator("#chart-profile")).to_be_visible()
     absent = open_page(f"{stack.url}/#profile={'0' * 32}").page
     expect(absent.locator("#profile-lead")).to_contain_text("cannot be shown")
+    expect(absent.get_by_role("alert")).to_contain_text("profile")
     expect(absent.locator("#chart-profile")).to_be_hidden()
-
-
-def test_profiles_are_told_apart_and_the_example_fits(
-    stack: Stack, filled: str, open_page: Any
-) -> None:
-    page: Page = open_page(stack.url).page
-    option = page.locator(f"#place-profile option[value='{filled}']")
-    summary = httpx.get(f"{stack.url}/v1/profiles?limit=100").json()["items"]
-    made = next(item["created_at"] for item in summary if item["id"] == filled)
-    text = f"local:tiny, 64 tokens, pretrained weights, 4 documents, {made[:10]} {made[11:16]}"
-    expect(option).to_have_text(f"{text} ({filled[:6]})")
-    for select in ("compare-a", "compare-b"):
-        names = page.locator(f"#{select} option").all_text_contents()
-        assert len(set(names)) == len(names)
-    page.locator("#place-profile").select_option(filled)
-    page.get_by_role("button", name="Place", exact=True).click()
-    expect(page.locator("#place-table tbody tr")).to_have_count(6)
-    answer = json.loads(page.locator("#place-table pre").text_content() or "")
-    assert answer["prompt_tokens"] == 64
-    assert not answer["extrapolated"]
-    page.locator("#chunks").fill("mine, 50, 0.5")
-    page.locator("#place-profile").dispatch_event("change")
-    expect(page.locator("#chunks")).to_have_value("mine, 50, 0.5")
-
-
-def test_a_refusal_is_said_beside_the_form_and_at_the_field(stack: Stack, open_page: Any) -> None:
-    page: Page = open_page(stack.url).page
-    measure(page, model="../../etc/passwd")
-    expect(page.locator("#measure-error")).to_contain_text("model")
-    expect(page.get_by_label("Model", exact=True)).to_have_attribute("aria-invalid", "true")
-    expect(page.get_by_label("Model", exact=True)).to_be_focused()
-    measure(page, model="local:absent")
-    expect(page.locator("#measure-error")).to_contain_text("absent", timeout=WAIT_MS)
-
-
-def test_a_running_job_shows_progress_and_can_be_cancelled(stack: Stack, open_page: Any) -> None:
-    watched = open_page(stack.url)
-    page: Page = watched.page
-    page.get_by_text("More options").click()
-    page.get_by_label("Text").select_option("random_tokens")
-    page.get_by_label("Model", exact=True).fill("local:tiny")
-    page.get_by_label("Documents", exact=True).fill("4000")
-    page.get_by_role("button", name="Measure", exact=True).click()
-    page.wait_for_function(
-        "() => document.getElementById('job-progress').value > 0", timeout=WAIT_MS, polling=50
-    )
-    expect(page.locator("#job-title")).to_have_text("local:tiny: running")
-    page.get_by_role("button", name="Cancel").click()
-    expect(page.locator("#job-title")).to_have_text("local:tiny: cancelled", timeout=WAIT_MS)
-    expect(page.get_by_role("button", name="Cancel")).to_be_disabled()
-    assert watched.complaints == []
 
 
 def test_a_preset_has_no_trained_weights(stack: Stack, open_page: Any) -> None:
@@ -247,39 +164,20 @@ def test_a_preset_has_no_trained_weights(stack: Stack, open_page: Any) -> None:
     expect(page.get_by_label("Weights", exact=True)).to_have_value("random")
 
 
-def test_text_from_outside_is_never_markup(stack: Stack, filled: str, open_page: Any) -> None:
-    watched = open_page(f"{stack.url}/#profile={filled}")
-    page: Page = watched.page
-    expect(page.locator("#place-profile option")).not_to_have_count(0)
-    page.locator("#chunks").fill("<img/src=x/onerror=alert(1)>, 50, 0.5")
-    page.get_by_role("button", name="Place", exact=True).click()
-    cell = page.locator("#place-table tbody td:nth-child(2)")
-    expect(cell).to_have_text("<img/src=x/onerror=alert(1)>")
-    assert page.locator("#place-table img").count() == 0
-    assert watched.complaints == []
-
-
-def test_pasted_lines_that_are_no_chunks(stack: Stack, filled: str, open_page: Any) -> None:
-    page: Page = open_page(stack.url).page
-    expect(page.locator("#place-profile option")).not_to_have_count(0)
-    page.locator("#chunks").fill("120 0.5\nhalf a line")
-    page.get_by_role("button", name="Place", exact=True).click()
-    expect(page.locator("#place-error")).to_contain_text("line 2")
-    page.locator("#chunks").fill("120\t0.5\n80;0.9\n")
-    page.get_by_role("button", name="Place", exact=True).click()
-    expect(page.locator("#place-table tbody tr")).to_have_count(2)
-    expect(page.locator("#place-error")).to_be_hidden()
-
-
-def test_with_a_key(guarded: Stack, open_page: Any) -> None:
+def test_with_a_key(guarded: Stack, open_page: Any, measure: Any) -> None:
     page: Page = open_page(guarded.url).page
     expect(page.locator("#key-note")).to_have_text("This service asks for a key.")
     expect(page.get_by_label("API key", exact=True)).to_be_focused()
+    expect(page.locator("#known-note")).to_have_text("The list is shown once a key is given.")
+    page.get_by_label("API key", exact=True).fill("not-the-key")
+    page.get_by_role("button", name="Use").click()
+    expect(page.locator("#key-note")).to_have_text("This key is not accepted.")
     page.get_by_label("API key", exact=True).fill(KEY)
     page.get_by_role("button", name="Use").click()
     expect(page.locator("#key-note")).to_have_text("Kept in this tab only.")
     measure(page)
-    expect(page.locator("#profile-title")).to_have_text("local:tiny, 64 tokens", timeout=WAIT_MS)
+    page.get_by_text("Show the profile").click(timeout=WAIT_MS)
+    expect(page.locator("#profile-title")).to_have_text("local:tiny, 64 tokens")
     with page.expect_download() as download:
         page.get_by_role("link", name="CSV").click()
     assert download.value.suggested_filename.endswith(".csv")
