@@ -125,12 +125,13 @@ def run(
     size: int,
     one_batch: Callable[[int, Tensor], None],
     *,
-    retry: bool = True,
+    restart: Callable[[], bool] | None = None,
 ) -> int:
     """Call `one_batch(first, ids[first : first + size])` until all documents are done.
 
-    Batches are moved to the model's device one by one. When an allocation fails the batch is
-    halved and tried again, unless `retry` is off because a failed pass leaves traces.
+    Batches are moved to the model's device one by one. When an allocation fails the size is halved
+    and the batch tried again; with `restart`, which clears the traces that passes leave, all
+    documents are read from the first on. It says False when they cannot be cleared.
 
     Returns:
         The batch size in the end.
@@ -149,12 +150,13 @@ def run(
         if len(batch) == 1:
             thrifty = _one_layer_at_a_time(loaded, memory_model(loaded, ids))
             raise too_big(loaded, ids.shape[1], thrifty)
-        if not retry:
+        if restart is not None and not restart():
             raise OutOfMemory(
                 f"{len(batch)} documents of {ids.shape[1]} tokens do not fit on {loaded.device} "
                 "together; set a lower LACUNA_BATCH_SIZE on the worker"
             )
         size = max(1, len(batch) // 2)
+        first = first if restart is None else 0
     return size
 
 

@@ -116,6 +116,10 @@ def measure(
         if on_batch is not None:
             on_batch(first + len(batch), len(ids))
 
+    def restart() -> bool:
+        done.clear()
+        return tapping.reset(taps)
+
     with interruptible(loaded.model, throttled(check)):
         if objective == "target_logprob" and target_ids is not None and len(target_ids) > 1:
             _forward_only(loaded, ids, batch_size, taps)
@@ -123,11 +127,12 @@ def measure(
         how = batching.plan(loaded, ids, batch_size)
         thrift = sparing.sparing(loaded.model) if how.sparing else nullcontext()
         with thrift, tapping.opened(taps):
-            size = batching.run(loaded, ids, how.size, one_batch, retry=tapping.can_retry(taps))
+            size = batching.run(loaded, ids, how.size, one_batch, restart=restart)
+    errors = [batch.standard_error for batch in done if batch.standard_error is not None]
     return InfluenceResult(
         norms=_joined([batch.norms for batch in done]),
         scores=_joined([batch.scores for batch in done]),
-        standard_error=_joined_or_none([batch.standard_error for batch in done]),
+        standard_error=_joined(errors) if errors else None,
         batch_size=size,
         seconds=time.perf_counter() - start,
     )
@@ -238,13 +243,8 @@ def _forward_only(loaded: LoadedModel, ids: Tensor, batch_size: int, taps: Seque
 
     how = batching.plan(loaded, ids, batch_size, gradients=False)
     with tapping.opened(taps):
-        batching.run(loaded, ids, how.size, one_batch, retry=tapping.can_retry(taps))
+        batching.run(loaded, ids, how.size, one_batch, restart=lambda: tapping.reset(taps))
 
 
 def _joined(parts: Sequence[Tensor]) -> F64:
     return np.asarray(torch.cat(list(parts)).numpy(), dtype=np.float64)
-
-
-def _joined_or_none(parts: Sequence[Tensor | None]) -> F64 | None:
-    known = [part for part in parts if part is not None]
-    return _joined(known) if len(known) == len(parts) else None

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from service.contract.errors import OutOfMemory
 from workers.instrument.attention import AttentionCall, BatchShape
 from workers.instrument.capture import capturing
 from workers.instrument.inspection import Instrumentation
@@ -86,7 +85,6 @@ class KernelTap:
         self._sums: dict[int, Accumulator] = {}
         self._shape = BatchShape()
         self._open = False
-        self._complete = 0
         self._exit = ExitStack()
 
     def __enter__(self) -> KernelTap:
@@ -106,27 +104,25 @@ class KernelTap:
     def start_batch(self, ids: Tensor) -> None:
         """Announce a pass over ``ids`` [B, n].
 
-        The first pass may be broken off and tried again. Later ones may not: they add to sums of
-        n x n numbers per head, of which no copy is kept.
+        After a pass that was broken off, `reset` first: passes add to sums of n x n numbers per
+        head, of which no copy is kept.
 
         Raises:
-            OutOfMemory: a pass was broken off after others had been counted.
+            RuntimeError: the last pass was broken off, and what it added is still there.
         """
         if self._open:
-            if self._complete:
-                raise OutOfMemory(
-                    f"memory ran out in a later batch, after {self._complete} documents were "
-                    "counted; a shorter `sequence_length` leaves more room",
-                    field="sequence_length",
-                )
-            self._sums.clear()
+            raise RuntimeError("the last pass was broken off; its sums count nothing until reset")
         self._open = True
         self._shape.start(int(ids.shape[0]), int(ids.shape[1]))
 
     def end_batch(self) -> None:
         """The pass is complete, forward and backward."""
         self._open = False
-        self._complete += self._shape.batch
+
+    def reset(self) -> None:
+        """Forget all passes, the broken one too."""
+        self._open = False
+        self._sums.clear()
 
     def begin(self, call: AttentionCall) -> None:
         """Observer protocol: a new attention operation."""

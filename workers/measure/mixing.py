@@ -34,6 +34,10 @@ class MixingTap:
         self._documents: list[Tensor] = []
         self._token_sums: Tensor | None = None
 
+    def reset(self) -> None:
+        """Forget all documents."""
+        self._batch, self._documents, self._token_sums = {}, [], None
+
     def __enter__(self) -> Self:
         """Set the hooks."""
         self._reader.__enter__()

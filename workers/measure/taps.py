@@ -37,10 +37,14 @@ class Tap(Protocol):
 
 @runtime_checkable
 class Revocable(Tap, Protocol):
-    """A tap that counts a pass only once it is told that it succeeded.
+    """A tap that can begin anew.
 
-    With such taps alone a batch that ran out of memory can be tried again in halves.
+    With such taps alone documents that ran out of memory are read again in smaller batches.
     """
+
+    def reset(self) -> None:
+        """Forget all passes."""
+        ...
 
     def end_batch(self) -> None:
         """Forward and backward pass are complete: keep what they showed."""
@@ -69,6 +73,9 @@ def end(taps: Sequence[Tap]) -> None:
             tap.end_batch()
 
 
-def can_retry(taps: Sequence[Tap]) -> bool:
-    """Whether a failed pass leaves no trace in any tap."""
-    return all(isinstance(tap, Revocable) for tap in taps)
+def reset(taps: Sequence[Tap]) -> bool:
+    """Have all of them forget what they saw; False when one of them cannot."""
+    revocable = [tap for tap in taps if isinstance(tap, Revocable)]
+    for tap in revocable:
+        tap.reset()
+    return len(revocable) == len(taps)

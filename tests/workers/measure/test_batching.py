@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from service.contract.errors import OutOfMemory
 from workers.documents import DocumentSet
+from workers.instrument import inspect
 from workers.instrument.sites import Site, Tap
-from workers.measure import batching, influence
+from workers.measure import batching, influence, passes
 from workers.measure.batching import MemoryModel, Plan
+from workers.measure.kernels import KernelTap
 from workers.measure.mixing import MixingTap
 from workers.models import memory
 from workers.models.loaded import LoadedModel
@@ -149,6 +151,51 @@ class TestFailedAllocations:
         assert found.batch_size == 2
         np.testing.assert_array_equal(found.norms, calm.norms)
         np.testing.assert_array_equal(tap.per_document, calm_tap.per_document)
+
+    @pytest.mark.parametrize("target", [1, 3])
+    def test_memory_that_runs_out_late_is_made_up_for(
+        self,
+        target: int,
+        tiny_model: Callable[..., Any],
+        as_loaded: Callable[..., LoadedModel],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        loaded = as_loaded(tiny_model())
+        given = DocumentSet(some_ids(8, 12), leading_bos=False, source="inline")
+        found = inspect(loaded.model)
+        sizes: list[int] = []
+        real = passes.logits
+
+        def late(model: Any, ids: torch.Tensor, *rest: Any, **options: Any) -> Any:
+            logits = real(model, ids, *rest, **options)
+            sizes.append(len(ids))
+            if len(sizes) == 2:  # the taps have counted the first batch, and seen the second
+                raise torch.OutOfMemoryError("full")
+            return logits
+
+        def measure() -> tuple[Any, MixingTap, KernelTap]:
+            taps = MixingTap(loaded.model, found.sites), KernelTap(loaded.model, found)
+            result = influence.measure(
+                loaded,
+                given,
+                objective="target_logprob",
+                target_ids=list(range(3, 3 + target)),
+                batch_size=4,
+                taps=taps,
+            )
+            return result, *taps
+
+        calm, calm_mixing, calm_kernels = measure()
+        monkeypatch.setattr(passes, "logits", late)
+        result, mixing, kernels = measure()
+        assert sizes[:6] == [4, 4, 2, 2, 2, 2]
+        np.testing.assert_allclose(result.norms, calm.norms, rtol=1e-5)
+        np.testing.assert_allclose(mixing.per_document, calm_mixing.per_document, rtol=1e-5)
+        np.testing.assert_allclose(mixing.by_token, calm_mixing.by_token, rtol=1e-5)
+        assert kernels.result().documents == 8
+        for one, other in zip(kernels.result().layers, calm_kernels.result().layers, strict=True):
+            np.testing.assert_allclose(one.head_kernels(), other.head_kernels(), atol=1e-6)
+            np.testing.assert_allclose(one.last_row, other.last_row, atol=1e-6)
 
     def test_one_document_that_does_not_fit_is_the_end(
         self,
