@@ -76,6 +76,9 @@ class Settings(BaseSettings):
     """Workers that may be lost over one job before it fails with `worker_lost`."""
     job_ttl: float = Field(default=7 * 86_400.0, gt=0)
     """Seconds for which the record of a finished job is kept."""
+    max_finished_jobs: int = Field(default=20_000, ge=1)
+    """Records of finished jobs that are kept of each end (done, failed, cancelled): the latest. One
+    takes about 1 kB. A cached request whose record went is queued again, and found by a worker."""
     profile_ttl: float = Field(default=0.0, ge=0)
     """Seconds after which an unused profile is dropped; 0 is never."""
     max_profile_bytes: int = Field(default=0, ge=0)

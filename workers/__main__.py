@@ -50,6 +50,7 @@ def run(settings: Settings, handler: Handler) -> int:
         lease=settings.lease_seconds,
         max_attempts=settings.max_attempts,
         job_ttl=settings.job_ttl,
+        max_finished=settings.max_finished_jobs,
     )
     info = _first_contact(client)
     if problem := policy_problem(info):

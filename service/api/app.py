@@ -190,6 +190,7 @@ def _services(settings: Settings, metrics: Metrics, memory: Memory) -> Services:
         max_queued=settings.max_queued,
         resolve_ttl=settings.resolve_ttl,
         job_ttl=settings.job_ttl,
+        max_finished=settings.max_finished_jobs,
         max_attempts=settings.max_attempts,
     )
     return Services(

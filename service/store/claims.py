@@ -69,6 +69,7 @@ class ClaimStore:
         lease: seconds for which a claim holds without a beat.
         max_attempts: deliveries after which a job fails as `worker_lost`.
         job_ttl: seconds for which a finished job is remembered.
+        max_finished: how many of each end (done, failed, cancelled) are, the latest.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class ClaimStore:
         lease: float = 45.0,
         max_attempts: int = 3,
         job_ttl: float = 7 * 86_400.0,
+        max_finished: int = keys.MAX_FINISHED,
     ) -> None:
         self.client = client
         self.name = name
@@ -88,7 +90,7 @@ class ClaimStore:
         self._scripts: dict[ScriptName, Script] = {}
         self._lease_us = int(lease * 1e6)
         self._max_attempts = max_attempts
-        self._ttl_ms = max(1, int(job_ttl * 1e3))
+        self._keep = keys.keep(job_ttl, max_finished)
 
     def _run(self, name: ScriptName, *arguments: str | bytes | int) -> Any:
         script = self._scripts.get(name)
@@ -121,7 +123,7 @@ class ClaimStore:
         return cast(Beat, self._run("beat", claim.job_id, claim.token, *arguments).decode())
 
     def _finish(self, claim: Claim, late: bool, *outcome: str | bytes) -> Settled:
-        head: list[str | int] = [claim.job_id, claim.token, self._ttl_ms, int(late)]
+        head: list[str | int] = [claim.job_id, claim.token, self._keep, int(late)]
         return cast(Settled, self._run("finish", *head, *outcome).decode())
 
     def finish(self, claim: Claim, outcome: Outcome, *, late: bool = False) -> Settled:
@@ -151,7 +153,7 @@ class ClaimStore:
 
     def release(self, claim: Claim) -> Settled:
         """Give the job back: claimable at once, and not an attempt."""
-        return cast(Settled, self._run("release", claim.job_id, claim.token, self._ttl_ms).decode())
+        return cast(Settled, self._run("release", claim.job_id, claim.token, self._keep).decode())
 
     def expire(self) -> int:
         """Requeue (or fail) the jobs whose leases ran out, and log each; returns how many.
@@ -159,7 +161,7 @@ class ClaimStore:
         Call it only when this process saw no outage for one lease and the server is up for one
         lease (`uptime`): otherwise an outage makes every running job run twice.
         """
-        return sweeps.expired(self._run("expire", self._max_attempts, self._ttl_ms))
+        return sweeps.expired(self._run("expire", self._max_attempts, self._keep))
 
     def forget_history(self) -> bool:
         """Have the append-only file written anew from what is still held; whether it was begun.

@@ -41,6 +41,7 @@ class JobStore:
         max_queued: waiting jobs per queue beyond which `submit` refuses.
         resolve_ttl: seconds for which the result of a floating revision stands.
         job_ttl: seconds for which a finished job is remembered.
+        max_finished: how many of each end (done, failed, cancelled) are, the latest.
         max_attempts: deliveries after which a job fails as `worker_lost`.
 
     Every method raises `StoreUnavailable` within seconds while Redis is away or full.
@@ -53,12 +54,13 @@ class JobStore:
         max_queued: int = 10_000,
         resolve_ttl: float = 3_600.0,
         job_ttl: float = 7 * 86_400.0,
+        max_finished: int = keys.MAX_FINISHED,
         max_attempts: int = 3,
     ) -> None:
         self._client = client
         self._max_queued = max_queued
         self._resolve_us = int(resolve_ttl * 1e6)
-        self._ttl_ms = max(1, int(job_ttl * 1e3))
+        self._keep = keys.keep(job_ttl, max_finished)
         self._max_attempts = max_attempts
         self._scripts: dict[ScriptName, AsyncScript] = {}
         self._watcher = Watcher(client, self._read)
@@ -136,7 +138,7 @@ class JobStore:
         Raises:
             JobNotFound: there is none, or this caller never asked for it.
         """
-        reply = await self._run("cancel", job_id, owner_key or ANONYMOUS, self._ttl_ms)
+        reply = await self._run("cancel", job_id, owner_key or ANONYMOUS, self._keep)
         if not reply:
             raise _not_found(job_id)
         return job_from_view(job_id, reply)
@@ -190,7 +192,7 @@ class JobStore:
                 uptime = (await self._client.info("server"))["uptime_in_seconds"]
             if uptime <= lease or time.monotonic() - self._outage_at <= lease:
                 return 0
-            return sweeps.expired(await self._run("expire", self._max_attempts, self._ttl_ms))
+            return sweeps.expired(await self._run("expire", self._max_attempts, self._keep))
         except StoreUnavailable:
             self._outage_at = time.monotonic()
             raise

@@ -9,6 +9,7 @@ may touch any of them. The Lua scripts get these names from `lua_header`; none i
     {lacuna}:ready:<queue>:hi        zset     the same with high priority; read first
     {lacuna}:leased:<queue>          zset     running jobs by the end of their lease (µs)
     {lacuna}:wake:<queue>            list     at most 64 tokens; idle workers block on it
+    {lacuna}:ended:<state>           zset     jobs that ended so, by when (µs); bounded
     {lacuna}:dead                    stream   jobs that lost their worker too often; bounded
     {lacuna}:profile:<id>            hash     body, envelope, summary, model, size, created, pinned
     {lacuna}:profile:<id>:jobs       set      jobs that ended in this profile
@@ -44,6 +45,7 @@ JOB: Final = f"{PREFIX}:job:"
 READY: Final = f"{PREFIX}:ready:"
 LEASED: Final = f"{PREFIX}:leased:"
 WAKE: Final = f"{PREFIX}:wake:"
+ENDED: Final = f"{PREFIX}:ended:"
 DEAD: Final = f"{PREFIX}:dead"
 PROFILE: Final = f"{PREFIX}:profile:"
 PROFILES: Final = f"{PREFIX}:profiles"
@@ -60,6 +62,8 @@ EVENTS: Final = f"{PREFIX}:events"
 HIGH: Final = ":hi"
 JOBS_OF: Final = ":jobs"
 DEAD_LETTERS: Final = 1_000
+MAX_FINISHED: Final = 20_000
+FORGOTTEN_AT_ONCE: Final = 100
 WAKE_TOKENS: Final = 64
 ESTIMATED: Final = 32
 """So many of the jobs ahead are estimated one by one; those behind them count as their mean."""
@@ -111,6 +115,16 @@ def worker(name: str) -> str:
 def workers(queue: QueueName) -> str:
     """Key of the names of a queue's workers."""
     return f"{WORKERS}{queue}"
+
+
+def keep(seconds: float, most: int) -> str:
+    """For how long, and how many, finished jobs are remembered: as `close` in common.lua reads it.
+
+    Args:
+        seconds: after its end.
+        most: of each end (done, failed, cancelled).
+    """
+    return f"{max(1, int(seconds * 1e3))} {most}"
 
 
 def lua_header() -> str:

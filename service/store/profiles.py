@@ -158,10 +158,8 @@ class ProfileStore:
         Raises:
             ProfileNotFound: there is none.
         """
-        with translated():
-            if not await self._client.exists(keys.profile(profile_id)):
-                raise ProfileNotFound(f"no profile {profile_id}, or it was evicted")
-            await self._client.hset(keys.profile(profile_id), "pinned", "1" if pinned else "0")
+        if not await self._run("profile_pin", profile_id, int(pinned)):
+            raise ProfileNotFound(f"no profile {profile_id}, or it was evicted")
 
     async def evict(self, *, ttl: float = 0.0, max_bytes: int = 0, limit: int = 100) -> int:
         """Drop what was not used for `ttl` seconds, and the least recently used beyond `max_bytes`.

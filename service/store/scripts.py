@@ -14,7 +14,7 @@ from service.store import keys
 
 ScriptName = Literal[
     "submit", "view", "cancel", "claim", "beat", "finish", "release", "expire", "mend",
-    "profile_delete", "profile_evict", "worker_beat",
+    "profile_delete", "profile_evict", "profile_pin", "worker_beat",
 ]  # fmt: skip
 
 ROUTE: Final = [keys.STATS]

@@ -160,6 +160,30 @@ async def series(services: ServicesHere, profile_id: ProfileId, bins: Bins = Non
     return Response(answer, media_type="application/json")
 
 
+@router.put(
+    "/{profile_id}/pin",
+    summary="Keep a profile",
+    status_code=204,
+    responses=problems(401, 404, 422, 429, 503),
+)
+async def pin(services: ServicesHere, profile_id: ProfileId) -> Response:
+    """Keep a profile whatever its age and size, until it is unpinned or deleted."""
+    await services.profiles.store.pin(profile_id, True)
+    return Response(status_code=204)
+
+
+@router.delete(
+    "/{profile_id}/pin",
+    summary="Let a profile go",
+    status_code=204,
+    responses=problems(401, 404, 422, 429, 503),
+)
+async def unpin(services: ServicesHere, profile_id: ProfileId) -> Response:
+    """Keep a profile no longer than any other. Says nothing of one that was not pinned."""
+    await services.profiles.store.pin(profile_id, False)
+    return Response(status_code=204)
+
+
 @router.delete("/{profile_id}", status_code=204, responses=problems(401, 404, 422, 429, 503))
 async def delete(services: ServicesHere, profile_id: ProfileId) -> Response:
     """Forget a profile. Asking for it again measures it again."""

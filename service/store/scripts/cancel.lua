@@ -1,4 +1,4 @@
--- Withdraw one caller's interest; the job ends when nobody is left. ARGV: id, owner, job_ttl (ms).
+-- Withdraw one caller's interest; the job ends when nobody is left. ARGV: id, owner, keep.
 -- -> false when there is no such job of this owner, else its view.
 local id, owner = ARGV[1], ARGV[2]
 local key = JOB .. id

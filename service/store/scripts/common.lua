@@ -43,19 +43,40 @@ local function enqueue(id)
   announce(id)
 end
 
+-- Forget the jobs that ended first, beyond so many that ended alike: who withdraws in a loop pushes
+-- out no result. A few at a time, for the bound may have been lowered.
+local function forget(state, most)
+  local index = ENDED .. state
+  local excess = math.min(redis.call('ZCARD', index) - most, FORGOTTEN_AT_ONCE)
+  if excess <= 0 then return end
+  local oldest = redis.call('ZPOPMIN', index, excess)
+  for i = 1, #oldest, 2 do
+    local key = JOB .. oldest[i]
+    local f = redis.call('HMGET', key, 'state', 'profile')
+    if f[1] == state then
+      redis.call('DEL', key)
+      if f[2] then redis.call('SREM', PROFILE .. f[2] .. JOBS_OF, oldest[i]) end
+    end
+  end
+end
+
 -- End a job for good. The request goes: it may hold the caller's own texts.
-local function close(id, state, at, ttl)
+-- `keep` is 'ms most': for how long, and how many of those that ended alike, are remembered.
+local function close(id, state, at, keep)
   local key = JOB .. id
+  local ttl, most = string.match(keep, '(%d+) (%d+)')
   redis.call('HSET', key, 'state', state, 'finished', int(at))
   redis.call('HDEL', key, 'request', 'token', 'cancel')
   redis.call('PEXPIRE', key, ttl)
+  redis.call('ZADD', ENDED .. state, int(at), id)
+  forget(state, tonumber(most))
   count('ended:' .. state)
   announce(id)
 end
 
-local function fail(id, at, ttl, code, detail, retryable)
+local function fail(id, at, keep, code, detail, retryable)
   redis.call('HSET', JOB .. id, 'code', code, 'detail', detail, 'retryable', retryable)
-  close(id, 'failed', at, ttl)
+  close(id, 'failed', at, keep)
 end
 
 local VIEW = {'state', 'attempts', 'progress', 'message', 'queue', 'high', 'created', 'started',

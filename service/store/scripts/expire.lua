@@ -1,6 +1,6 @@
 -- Leases that ran out: the job waits again, or fails when that happened too often. Then, jobs whose
 -- kind of worker is gone.
--- ARGV: max_attempts, job_ttl (ms).
+-- ARGV: max_attempts, keep.
 -- -> {what became of it, id, trace, worker, attempts} of each (at most 100 per queue).
 local at, found = now(), {}
 for _, queue in ipairs(QUEUES) do

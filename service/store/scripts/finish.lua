@@ -1,11 +1,11 @@
--- Record how a job ended. ARGV: id, token, job_ttl (ms), late, then one of
+-- Record how a job ended. ARGV: id, token, keep, late, then one of
 --   'failed', code, detail, retryable
 --   'cancelled'
 --   'done', profile id, body, envelope, summary, model
 -- -> 'ok' | 'lost' | 'again' (cancelled, but somebody asked for it since: it waits again)
 -- `late`: the result was kept on disk while Redis was away. Its profile is kept in any case, for
 -- profiles are content-addressed; the job ends if it waits again, but another worker's lease stands.
-local id, token, ttl, outcome = ARGV[1], ARGV[2], ARGV[3], ARGV[5]
+local id, token, keep, outcome = ARGV[1], ARGV[2], ARGV[3], ARGV[5]
 local key, at = JOB .. id, now()
 local f = redis.call('HMGET', key, 'token', 'state', 'queue', 'started', 'pinned', 'interest', 'high', 'cost')
 local mine = f[1] == token and f[2] == 'running'
@@ -55,17 +55,17 @@ redis.call('ZREM', LEASED .. queue, id)
 redis.call('ZREM', ready_key(queue, f[7]), id)
 if outcome == 'done' then
   redis.call('HSET', key, 'profile', ARGV[6], 'progress', '1', 'message', '')
-  close(id, 'done', at, ttl)
+  close(id, 'done', at, keep)
   -- A pinned revision is answered from the cache for as long as its profile exists.
   if f[5] == '1' then redis.call('PERSIST', key) end
   if mine then measure_run(new) end
 elseif outcome == 'failed' then
-  fail(id, at, ttl, ARGV[6], ARGV[7], ARGV[8])
+  fail(id, at, keep, ARGV[6], ARGV[7], ARGV[8])
 elseif tonumber(f[6] or 0) > 0 then
   redis.call('HINCRBY', key, 'attempts', -1)
   enqueue(id)
   return 'again'
 else
-  close(id, 'cancelled', at, ttl)
+  close(id, 'cancelled', at, keep)
 end
 return 'ok'

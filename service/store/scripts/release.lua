@@ -1,4 +1,4 @@
--- Give a job back: it can be claimed at once, and the attempt does not count. ARGV: id, token, job_ttl (ms).
+-- Give a job back: it can be claimed at once, and the attempt does not count. ARGV: id, token, keep.
 -- -> 'ok' | 'lost'
 local id = ARGV[1]
 local key = JOB .. id

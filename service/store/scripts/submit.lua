@@ -39,6 +39,7 @@ end
 -- HSET comes first: a server out of memory refuses it, and then nothing is written at all.
 redis.call('HSET', key, 'state', 'queued', 'queue', queue, 'high', high, 'pinned', pinned, 'request', request,
   'trace', ARGV[9], 'cost', ARGV[10], 'attempts', '0', 'progress', '0', 'message', '', 'created', int(at))
+if state then redis.call('ZREM', ENDED .. state, id) end
 redis.call('HDEL', key, 'token', 'worker', 'cancel', 'started', 'finished', 'code', 'detail', 'retryable', 'profile')
 -- Earlier callers may still read the job, but only this one wants it now.
 for _, field in ipairs(redis.call('HKEYS', key)) do

@@ -10,11 +10,13 @@ from typing import Any
 import httpx
 import pytest
 import redis
+import redis.asyncio
 
 from service.api.export import represent
 from service.contract.errors import InvalidRequest
 from service.contract.profiles import Profile
 from service.store import keys
+from service.store.profiles import ProfileStore
 from service.usecases.profiles import Profiles
 
 REQUEST = {"model": "preset:gpt2", "weights": "random", "sequence_length": 64}
@@ -300,6 +302,26 @@ async def test_a_deleted_profile_is_gone_from_memory_too(
     assert (await client.delete(address)).status_code == 404
     assert not redis_sync.exists(keys.profile(stored))
     assert (await client.post("/v1/profiles", json={**REQUEST})).status_code == 202
+
+
+async def test_a_pinned_profile_outlives_every_bound(
+    client: httpx.AsyncClient, stored: str, redis_async: redis.asyncio.Redis
+) -> None:
+    store, pin = ProfileStore(redis_async), f"/v1/profiles/{stored}/pin"
+    for _ in range(2):  # once more changes nothing
+        pinned = await client.put(pin)
+        assert (pinned.status_code, pinned.content) == (204, b"")
+        assert "content-type" not in pinned.headers
+    await redis_async.zadd(keys.PROFILES_USED, {stored: 1})
+    assert await store.evict(ttl=60, max_bytes=1) == 0
+    for _ in range(2):
+        assert (await client.delete(pin)).status_code == 204
+    assert await store.evict(max_bytes=1) == 1
+    for gone in (await client.put(pin), await client.delete(pin)):
+        assert (gone.status_code, gone.json()["code"]) == (404, "profile_not_found")
+    assert not await redis_async.exists(keys.profile(stored))
+    assert (await client.put("/v1/profiles/x/pin")).status_code == 422
+    assert (await client.post(pin)).headers["allow"] == "PUT, DELETE"
 
 
 async def test_comparison(

@@ -349,6 +349,62 @@ async def test_dead_letters_are_bounded(
     assert redis_sync.xlen(keys.DEAD) == keys.DEAD_LETTERS
 
 
+async def test_records_of_finished_jobs_are_bounded(
+    redis_async: redis.asyncio.Redis, redis_sync: redis.Redis
+) -> None:
+    """Who submits and withdraws in a loop fills no server, and pushes out no result."""
+    jobs = JobStore(redis_async, max_finished=5)
+    claims = ClaimStore(redis_sync, name="w", queues=["cpu"], max_finished=5)
+    await jobs.submit(name(0), REQUEST, queue="cpu", pinned=True)
+    claim = claims.claim()
+    assert claim is not None
+    claims.finish(claim, result(0))
+    for number in range(1, 41):
+        await jobs.submit(name(number), REQUEST, queue="cpu")
+        await jobs.cancel(name(number))
+    assert sorted(records(redis_sync)) == sorted(map(name, [0, *range(36, 41)]))
+    assert redis_sync.zcard(f"{keys.ENDED}cancelled") == 5
+    # One that is asked for again waits, and is not forgotten with those that ended.
+    await jobs.submit(name(36), REQUEST, queue="cpu")
+    for number in range(50, 60):
+        await jobs.submit(name(number), REQUEST, queue="cpu")
+        await jobs.cancel(name(number))
+    assert (await jobs.get(name(36))).state == "queued"
+
+
+async def test_a_forgotten_result_is_found_again(
+    redis_async: redis.asyncio.Redis, redis_sync: redis.Redis
+) -> None:
+    jobs = JobStore(redis_async)
+    claims = ClaimStore(redis_sync, name="w", queues=["cpu"], max_finished=2)
+    for number in range(4):
+        await jobs.submit(name(number), REQUEST, queue="cpu", pinned=True)
+        claim = claims.claim()
+        assert claim is not None
+        assert claims.finish(claim, result(9)) == "ok"
+    assert sorted(records(redis_sync)) == sorted(map(name, [2, 3]))
+    # What leads to the profile is as bounded, and the profile itself stays.
+    ours = {member.decode() for member in redis_sync.smembers(f"{keys.profile(name(9))}:jobs")}
+    assert ours == {name(2), name(3)}
+    assert (await jobs.submit(name(0), REQUEST, queue="cpu", pinned=True)).created
+    assert read_profile(redis_sync, name(9)) is not None
+
+
+async def test_a_lower_bound_is_reached_step_by_step(
+    redis_async: redis.asyncio.Redis, redis_sync: redis.Redis
+) -> None:
+    for most, count in ((1_000, 300), (10, 3)):
+        jobs = JobStore(redis_async, max_finished=most)
+        for number in range(count):
+            await jobs.submit(name(most + number), REQUEST, queue="cpu")
+            await jobs.cancel(name(most + number))
+    assert len(records(redis_sync)) == 10
+
+
+def records(client: redis.Redis) -> list[str]:
+    return [key.decode().removeprefix(keys.JOB) for key in client.keys(f"{keys.JOB}*")]
+
+
 async def test_giving_back_is_not_an_attempt_and_keeps_the_place(
     jobs: JobStore, claims: ClaimStore, rival: ClaimStore
 ) -> None:
