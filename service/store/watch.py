@@ -36,6 +36,9 @@ class _Watch:
     job: Job | None = None
     version: int = 0
     dirty: bool = False
+    asked: int = 0
+    told: int = 0
+    """Number of the last read that was begun, and of the youngest whose answer is in `job`."""
 
 
 class Watcher:
@@ -161,7 +164,12 @@ class Watcher:
             async with self._slots:
                 watch.dirty = False
                 with contextlib.suppress(StoreUnavailable):
-                    watch.job = await self._read(job_id)
+                    watch.asked += 1
+                    turn = watch.asked
+                    job = await self._read(job_id)
+                    if turn < watch.told:
+                        return  # reads overlap, and a younger answer was faster
+                    watch.told, watch.job = turn, job
                     watch.version += 1
                     watch.changed.set()
                     watch.changed = asyncio.Event()

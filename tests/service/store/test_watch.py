@@ -9,8 +9,9 @@ import pytest
 import redis
 import redis.asyncio
 
+from service.contract.jobs import Job
 from service.store import jobs as jobs_module
-from service.store import watch
+from service.store import keys, watch
 from service.store.claims import ClaimStore
 from service.store.connection import connect_async
 from service.store.jobs import JobStore
@@ -118,3 +119,35 @@ async def test_two_gateways_both_hear(redis_url: str, jobs: JobStore) -> None:
     assert {job.state for job in await asyncio.gather(*waits)} == {"cancelled"}
     await other.close()
     await client.aclose()
+
+
+async def test_of_two_reads_that_overlap_the_younger_counts_whichever_arrives_last(
+    redis_async: redis.asyncio.Redis, redis_sync: redis.Redis, jobs: JobStore
+) -> None:
+    now = (await jobs.submit(JOB, b"{}", queue="cpu")).job
+    running, done = (now.model_copy(update={"state": state}) for state in ("running", "done"))
+    late, reads = asyncio.Event(), 0
+
+    async def read(job_id: str) -> Job:
+        nonlocal reads
+        reads += 1
+        if reads <= 2:  # of the waiter itself, and upon its subscription
+            return now
+        if reads == 3:
+            await late.wait()
+            return running
+        late.set()  # what was asked for earlier arrives right behind this
+        return done
+
+    watcher = watch.Watcher(redis_async, read)
+    waiting = asyncio.create_task(watcher.wait(JOB, 20))
+    while reads < 2:
+        await asyncio.sleep(0.01)
+    for asked in (3, 4):
+        redis_sync.publish(keys.EVENTS, JOB)
+        while reads < asked:
+            await asyncio.sleep(0.01)
+    ended = await asyncio.wait_for(waiting, 5)
+    assert ended is not None
+    assert ended.state == "done"
+    await watcher.close()
