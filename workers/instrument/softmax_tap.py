@@ -64,6 +64,8 @@ class SoftmaxTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @torch.no_grad()
     def _report(self, logits: Tensor, weights: Tensor) -> None:
         assert self._product is not None
+        if weights.dtype.itemsize < 4:  # every weight is rounded: rows would not sum to one
+            weights = torch.softmax(logits.float(), -1)
         n, batch = self._shape.length, self._shape.batch
         query, key = self._product
         query = query.reshape(batch, -1, n, query.shape[-1])

@@ -107,6 +107,12 @@ def test_without_attention_updates_tokens_do_not_meet(family: str, ids: Tensor) 
     assert float((free - free_moved).abs().max()) > 1e-3
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_other_precisions(dtype: torch.dtype) -> None:
-    assert inspect(build("gemma2").to(dtype)).level == "full"
+def test_float64() -> None:
+    assert inspect(build("gemma2").to(torch.float64)).level == "full"
+
+
+@pytest.mark.parametrize("family", NAMES)
+def test_half_precision_loses_no_instrument(family: str) -> None:
+    full, half = inspect(build(family)), inspect(build(family).to(torch.bfloat16))
+    assert (half.level, half.capture, half.warnings) == (full.level, full.capture, full.warnings)
+    assert half.other_mixers == full.other_mixers
