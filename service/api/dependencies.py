@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, TypedDict
 
 import redis.asyncio
 from fastapi import Depends, Header, Path, Query, Request
+from pydantic import BaseModel
 
 from service import logs
 from service.api.export import Caching, Key, Memory, Representation, represent
@@ -57,7 +60,7 @@ class Services:
     async def representation(
         self, profile_id: str, form: str = "json", bins: int | None = None
     ) -> Representation:
-        """One format of a profile, from memory or made now.
+        """One format of a profile, or its rows ("series"), from memory or made now.
 
         Raises:
             ProfileNotFound: there is none.
@@ -87,6 +90,14 @@ class Services:
             if made:
                 self.memory.put(key, done.result())
 
+    async def view(self, compute: Callable[[], BaseModel]) -> Representation:
+        """What is computed from immutable profiles, in the pool for reading; held by nobody."""
+
+        def made() -> Representation:
+            return represent(compute().model_dump_json().encode(), "view", self.caching)
+
+        return await self.reading.run(made)
+
     def forget(self, profile_id: str) -> None:
         """Drop every representation of a profile, made or in the making."""
         self.memory.forget(profile_id)
@@ -98,6 +109,9 @@ def _represent(document: bytes, form: str, bins: int | None, caching: Caching) -
     if form == "json" and bins is None:
         return represent(document, form, caching)
     profile = views.parse(document)
+    if form == "series":
+        rows = json.dumps(views.rows(profile, bins), separators=(",", ":"))
+        return represent(rows.encode(), form, caching)
     if form == "csv":
         return represent(views.csv(profile, bins), form, caching)
     if form != "json" and bins is None and len(profile.measured.influence) > _DRAWN_POSITIONS:

@@ -28,10 +28,11 @@ _SVG_POLICY = (
     b"content-security-policy",
     b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
 )
+MEDIA = {**FORMATS, "series": FORMATS["json"], "view": FORMATS["json"]}
+"""Media types of the formats of a profile, of its rows, and of what is computed from profiles."""
 Header = tuple[bytes, bytes]
 Key = tuple[str, str, int | None]
 """Profile, format, bins."""
-_VARY: Header = (b"vary", b"Accept, Accept-Encoding")
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,13 @@ class Caching:
 
     private: bool
 
-    @property
-    def control(self) -> bytes:
-        """The Cache-Control header: a profile never changes under its id."""
+    def control(self, form: str) -> bytes:
+        """The Cache-Control header.
+
+        A profile never changes under its id; what is computed from it may with the next release.
+        """
         who = b"private" if self.private else b"public"
-        return who + b", max-age=31536000, immutable"
+        return who + (b", max-age=3600" if form == "view" else b", max-age=31536000, immutable")
 
 
 def represent(body: bytes, form: str, caching: Caching) -> Representation:
@@ -75,13 +78,14 @@ def represent(body: bytes, form: str, caching: Caching) -> Representation:
 
     Args:
         body: the bytes.
-        form: a key of FORMATS.
+        form: a key of MEDIA.
         caching: who may keep it.
     """
     tag = hashlib.sha256(body).hexdigest()[:32]
-    shared: list[Header] = [(b"cache-control", caching.control), _VARY]
+    vary = b"Accept, Accept-Encoding" if form in FORMATS else b"Accept-Encoding"
+    shared: list[Header] = [(b"cache-control", caching.control(form)), (b"vary", vary)]
     shared += [_SVG_POLICY] if form == "svg" else []
-    kind: list[Header] = [(b"content-type", FORMATS[form].encode())]
+    kind: list[Header] = [(b"content-type", MEDIA[form].encode())]
     plain = _variant(body, f'"{tag}"', shared, kind)
     packed = None
     if form != "png" and len(body) >= _COMPRESS_FROM:

@@ -35,6 +35,14 @@ _SECURITY = {
 }
 
 
+ETAG = {"ETag": {"schema": {"type": "string"}}}
+REVALIDATED: dict[int | str, dict[str, Any]] = {
+    200: {"headers": ETAG},
+    304: {"description": "`If-None-Match` names what you have."},
+}
+"""Documentation of a route whose answer may be kept and asked for again."""
+
+
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Documentation of the error statuses of a route."""
     return {status: _problem(status) for status in statuses}

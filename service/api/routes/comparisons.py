@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 
 from service.api.dependencies import ServicesHere
-from service.api.openapi import problems
+from service.api.export import RepresentationResponse
+from service.api.openapi import REVALIDATED, problems
 from service.contract.base import DIGEST_PATTERN
 from service.contract.views import Comparison, Source
 from service.usecases import views
@@ -17,16 +18,25 @@ router = APIRouter(prefix="/v1/comparisons", tags=["profiles"])
 _Id = Annotated[str, Query(pattern=DIGEST_PATTERN, description="Id of a profile.")]
 
 
-@router.get("", summary="Compare two profiles", responses=problems(401, 404, 422, 429, 503))
+@router.get(
+    "",
+    summary="Compare two profiles",
+    response_model=Comparison,
+    responses={**REVALIDATED, **problems(401, 404, 422, 429, 503)},
+)
 async def compare(
     services: ServicesHere,
     a: _Id,
     b: _Id,
     source: Source = "measured",
     bins: Annotated[int, Query(ge=1, le=1_000)] = 100,
-) -> Comparison:
+) -> Response:
     """Distance, and how dead zone, primacy and recency change from `a` to `b`."""
     first, second = await services.profiles.load(a), await services.profiles.load(b)
-    return await services.reading.run(
-        lambda: compare_profiles(views.parse(first), views.parse(second), source=source, bins=bins)
+    return RepresentationResponse(
+        await services.view(
+            lambda: compare_profiles(
+                views.parse(first), views.parse(second), source=source, bins=bins
+            )
+        )
     )

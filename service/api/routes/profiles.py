@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
@@ -20,7 +19,7 @@ from service.api.dependencies import (
 )
 from service.api.export import RepresentationResponse
 from service.api.negotiation import FORMATS, Conditions, choose
-from service.api.openapi import problems
+from service.api.openapi import ETAG, REVALIDATED, problems
 from service.api.problems import from_failure, of_error, problem
 from service.contract.base import pattern
 from service.contract.errors import LacunaError, RouteNotFound
@@ -108,9 +107,9 @@ async def listing(
                 for name, media in FORMATS.items()
                 if name != "json"
             },
-            "headers": {"ETag": {"schema": {"type": "string"}}},
+            "headers": ETAG,
         },
-        304: {"description": "`If-None-Match` names what you have."},
+        304: REVALIDATED[304],
         **problems(401, 404, 406, 422, 429, 503),
     },
 )
@@ -134,30 +133,38 @@ async def read(
     return RepresentationResponse(await services.representation(identifier, form, bins))
 
 
-@router.get("/{profile_id}/dead-zone", responses=problems(401, 404, 422, 429, 503))
+@router.get(
+    "/{profile_id}/dead-zone",
+    response_model=DeadZoneView,
+    responses={**REVALIDATED, **problems(401, 404, 422, 429, 503)},
+)
 async def dead_zone(
     services: ServicesHere,
     profile_id: ProfileId,
     threshold: Annotated[float, Query(gt=0, le=1_000, allow_inf_nan=False)] = 0.75,
     source: Source = "measured",
-) -> DeadZoneView:
+) -> Response:
     """The dead zone for another threshold, or of a prediction."""
     document = await services.profiles.load(profile_id)
-    return await services.reading.run(
-        lambda: views.dead_zone(views.parse(document), threshold, source)
+    return RepresentationResponse(
+        await services.view(lambda: views.dead_zone(views.parse(document), threshold, source))
     )
 
 
 @router.get(
     "/{profile_id}/series",
     response_model=list[SeriesRow],
-    responses=problems(401, 404, 422, 429, 503),
+    responses={**REVALIDATED, **problems(401, 404, 422, 429, 503)},
 )
 async def series(services: ServicesHere, profile_id: ProfileId, bins: Bins = None) -> Response:
-    """Flat rows, one per position or bin: what dashboard tools plot without code."""
-    document = await services.profiles.load(profile_id)
-    answer = await services.reading.run(lambda: json.dumps(views.rows(views.parse(document), bins)))
-    return Response(answer, media_type="application/json")
+    """Flat rows, one per position or bin: what dashboard tools plot without code.
+
+    A curve's column holds masses, as the profile and its CSV do: shares of the whole influence,
+    which sum to 1 over the rows (`low` and `high` are the band of each). Times the number of rows
+    it is a density, where 1 is an even share. Immutable: keep it as long as you wish, and ask for
+    `bins` at long lengths, where every position is a row of some 300 bytes before compression.
+    """
+    return RepresentationResponse(await services.representation(profile_id, "series", bins))
 
 
 @router.put(
