@@ -20,7 +20,8 @@ may touch any of them. The Lua scripts get these names from `lua_header`; none i
     {lacuna}:tokenizer:<digest>      string   a tokenizer.json, compressed; expires when unused
     {lacuna}:worker:<name>           string   JSON of what a live worker offers; has a TTL
     {lacuna}:workers:<queue>         zset     a queue's workers by when they count as gone (µs)
-    {lacuna}:stats                   hash     counters and histograms of all time; mean run times
+    {lacuna}:stats                   hash     counters and histograms of all time; mean run times;
+                                              when each queue last had a worker (µs)
     {lacuna}:housekeeper             string   held by whoever reconciles now; has a TTL
     {lacuna}:events                  channel  the id of each job whose state or progress changed
 
@@ -69,8 +70,11 @@ ESTIMATED: Final = 32
 """So many of the jobs ahead are estimated one by one; those behind them count as their mean."""
 BUSY: Final = 256
 """So many running jobs of a queue enter an estimate."""
+SEEN: Final = "seen:"
+"""Fields of the stats: when a worker of a queue last announced itself, or said goodbye (µs)."""
 STRANDED_US: Final = 600_000_000
-"""After waiting this long in a queue without any worker, a job moves to the other queue (µs)."""
+"""After waiting this long in a queue that had no worker for as long, a job moves to the other
+queue (µs)."""
 
 WAIT_BUCKETS: Final[tuple[float, ...]] = (0.01, 0.1, 0.5, 1, 5, 15, 60, 300, 1_800, 7_200)
 RUN_BUCKETS: Final[tuple[float, ...]] = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1_800, 7_200)

@@ -11,6 +11,20 @@ from service.store import keys
 from service.store.connection import translated
 
 
+async def served(client: redis.asyncio.Redis) -> frozenset[keys.QueueName]:
+    """The queues that have a worker, or had one so lately that it may be starting anew.
+
+    Raises:
+        StoreUnavailable: Redis is away.
+    """
+    with translated():
+        fields = [f"{keys.SEEN}{queue}" for queue in keys.QUEUES]
+        seen = cast("list[bytes | None]", await client.hmget(keys.STATS, fields))
+        now = (await client.time())[0] * 1_000_000
+    found = zip(keys.QUEUES, seen, strict=True)
+    return frozenset(queue for queue, at in found if at and now - int(at) <= keys.STRANDED_US)
+
+
 async def workers(client: redis.asyncio.Redis) -> list[WorkerModels]:
     """The workers that announced themselves lately, by name.
 

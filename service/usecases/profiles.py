@@ -18,7 +18,7 @@ from service.contract.profiles import ProfileRequest
 from service.store.jobs import JobStore, Submission
 from service.store.keys import QueueName
 from service.store.profiles import ProfileStore, StoredProfile
-from service.store.registry import workers
+from service.store.registry import served, workers
 from service.usecases import budget, views
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -50,6 +50,7 @@ class Profiles:
     policy: Policy
     clock: Callable[[], float] = time.monotonic
     _roster: tuple[float, list[WorkerModels]] = (-1e9, [])
+    _served: frozenset[QueueName] = frozenset()
     _calling: asyncio.Future[list[WorkerModels]] | None = None
 
     async def submit(self, request: ProfileRequest, owner: str | None, trace: str) -> Submission:
@@ -119,6 +120,7 @@ class Profiles:
 
     async def _call_roll(self) -> list[WorkerModels]:
         known = await workers(self.client)
+        self._served = await served(self.client)
         self._roster = (self.clock(), known)
         return known
 
@@ -130,8 +132,9 @@ class Profiles:
             )
 
     async def _queue(self) -> QueueName:
-        """The GPU queue while a GPU worker lives, else the CPU queue."""
-        return "gpu" if any(worker.queue == "gpu" for worker in await self.roster()) else "cpu"
+        """The GPU queue while a GPU worker lives or may be starting anew, else the CPU queue."""
+        lives = any(worker.queue == "gpu" for worker in await self.roster())
+        return "gpu" if lives or "gpu" in self._served else "cpu"
 
 
 def is_pinned(request: ProfileRequest) -> bool:

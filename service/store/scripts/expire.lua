@@ -29,9 +29,11 @@ for _, queue in ipairs(QUEUES) do
     end
   end
 end
--- A job was queued for a kind of worker that is gone for good: those that live take it.
+-- A job was queued for a kind of worker that is gone for good: those that live take it. Gone for good
+-- is who was not seen for long: the only worker of a queue may just be starting anew.
 for _, queue in ipairs(QUEUES) do
-  if redis.call('ZCOUNT', WORKERS .. queue, int(at), '+inf') == 0 then
+  local seen = tonumber(redis.call('HGET', STATS, SEEN .. queue) or 0)
+  if at - seen > STRANDED_US and redis.call('ZCOUNT', WORKERS .. queue, int(at), '+inf') == 0 then
     for _, other in ipairs(QUEUES) do
       if other ~= queue and redis.call('ZCOUNT', WORKERS .. other, int(at), '+inf') > 0 then
         for _, high in ipairs({'1', '0'}) do

@@ -5,9 +5,13 @@ from typing import Any
 
 import httpx
 import pytest
+import redis
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.contract.errors import StoreUnavailable
+from service.contract.models import WorkerModels
+from service.store import keys
+from service.store.claims import ClaimStore
 
 
 async def test_ready_reports_redis_and_workers(client: httpx.AsyncClient, worker: Any) -> None:
@@ -41,6 +45,21 @@ async def test_jobs_go_to_the_gpu_while_there_is_one(
     await client.post("/v1/profiles", json={"model": "gpt2"})
     assert redis_sync.zcard("{lacuna}:ready:gpu") == 1
     assert redis_sync.zcard("{lacuna}:ready:cpu") == 0
+
+
+async def test_a_large_request_waits_for_the_gpu_worker_that_starts_anew(
+    gateway: Any, redis_sync: redis.Redis
+) -> None:
+    client = await gateway(max_cost=1.0)
+    body = {"model": "preset:gpt2", "weights": "random"}
+    assert (await client.post("/v1/profiles", json=body)).json()["code"] == "too_large"
+    gpu = ClaimStore(redis_sync, name="g", queues=["gpu", "cpu"])
+    facts = WorkerModels(worker="g", device="cuda", queue="gpu", warm=[], local=[])
+    gpu.announce(facts, 30)
+    gpu.farewell()
+    await client.get("/readyz")  # asks anew who works
+    assert (await client.post("/v1/profiles", json=body)).status_code == 202
+    assert redis_sync.zcard(keys.ready("gpu")) == 1
 
 
 async def test_metrics_have_bounded_labels(client: httpx.AsyncClient, stored: str) -> None:
