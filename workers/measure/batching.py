@@ -8,7 +8,8 @@ only lowers it, and so does an allocation that fails.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,8 @@ from torch import Tensor
 
 from service.contract.errors import OutOfMemory
 from workers.measure import passes, sparing
+from workers.measure import taps as tapping
+from workers.measure.taps import Tap
 from workers.models import facts
 from workers.models.loaded import LoadedModel
 from workers.models.memory import available_bytes, gigabytes, is_out_of_memory
@@ -61,10 +64,14 @@ def memory_model(loaded: LoadedModel, ids: Tensor) -> MemoryModel:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to run the documents: `size` at once, and whether layers are computed twice."""
+    """How to run the documents: `size` at once, and whether layers are computed twice.
+
+    `gradients` says whether there is a backward pass, for which alone that helps.
+    """
 
     size: int
     sparing: bool = False
+    gradients: bool = True
 
 
 def plan(loaded: LoadedModel, ids: Tensor, batch_size: int, *, gradients: bool = True) -> Plan:
@@ -79,7 +86,7 @@ def plan(loaded: LoadedModel, ids: Tensor, batch_size: int, *, gradients: bool =
     wanted = max(1, min(count, batch_size or _TOKENS[loaded.device.type] // length))
     available = available_bytes(loaded.device)
     if wanted * _generous_bytes(loaded, length) < _SHARE * available:
-        return Plan(wanted)  # no doubt: not worth the probe's two passes
+        return Plan(wanted, gradients=gradients)  # no doubt: not worth the probe's two passes
     model = memory_model(loaded, ids)
     spare = _one_layer_at_a_time(loaded, model)
     if not gradients:
@@ -89,8 +96,9 @@ def plan(loaded: LoadedModel, ids: Tensor, batch_size: int, *, gradients: bool =
         model, needed = spare, spare.bytes(length)
         if needed > fits:
             raise too_big(loaded, length, model)
-        return Plan(max(1, min(wanted, int(fits / needed))), sparing=gradients)
-    return Plan(wanted if batch_size else max(1, min(wanted, int(fits / max(needed, 1.0)))))
+        return Plan(max(1, min(wanted, int(fits / needed))), gradients, gradients)
+    size = wanted if batch_size else max(1, min(wanted, int(fits / max(needed, 1.0))))
+    return Plan(size, gradients=gradients)
 
 
 def _one_layer_at_a_time(loaded: LoadedModel, model: MemoryModel) -> MemoryModel:
@@ -122,16 +130,26 @@ def too_big(loaded: LoadedModel, length: int, model: MemoryModel) -> OutOfMemory
 def run(
     loaded: LoadedModel,
     ids: Tensor,
-    size: int,
+    how: Plan,
     one_batch: Callable[[int, Tensor], None],
     *,
+    taps: Sequence[Tap] = (),
     restart: Callable[[], bool] | None = None,
 ) -> int:
     """Call `one_batch(first, ids[first : first + size])` until all documents are done.
 
     Batches are moved to the model's device one by one. When an allocation fails the size is halved
     and the batch tried again; with `restart`, which clears the traces that passes leave, all
-    documents are read from the first on. It says False when they cannot be cleared.
+    documents are read from the first on. It says False when they cannot be cleared. One document
+    that does not fit alone is tried once more with its layers computed twice.
+
+    Args:
+        loaded: the model.
+        ids: [K, n].
+        how: from `plan`.
+        one_batch: runs one batch; what it raises ends the run.
+        taps: open during these passes only.
+        restart: clears traces.
 
     Returns:
         The batch size in the end.
@@ -139,24 +157,41 @@ def run(
     Raises:
         OutOfMemory: an allocation failed for a batch of one, or must not be tried again.
     """
-    first = 0
-    while first < len(ids):
-        batch = ids[first : first + size]
-        if _fits(one_batch, first, batch, loaded.device):
-            first += len(batch)
-            continue
-        if loaded.device.type == "cuda":
-            torch.cuda.empty_cache()
-        if len(batch) == 1:
-            thrifty = _one_layer_at_a_time(loaded, memory_model(loaded, ids))
-            raise too_big(loaded, ids.shape[1], thrifty)
-        if restart is not None and not restart():
-            raise OutOfMemory(
-                f"{len(batch)} documents of {ids.shape[1]} tokens do not fit on {loaded.device} "
-                "together; set a lower LACUNA_BATCH_SIZE on the worker"
-            )
-        size = max(1, len(batch) // 2)
-        first = first if restart is None else 0
+    size = _attempt(loaded, ids, how, one_batch, taps, restart)
+    if not size and how.gradients and not how.sparing and (restart is None or restart()):
+        size = _attempt(loaded, ids, Plan(1, sparing=True), one_batch, taps, restart)
+    if not size:  # the estimate takes passes of its own, which no tap may see
+        raise too_big(loaded, ids.shape[1], _one_layer_at_a_time(loaded, memory_model(loaded, ids)))
+    return size
+
+
+def _attempt(
+    loaded: LoadedModel,
+    ids: Tensor,
+    how: Plan,
+    one_batch: Callable[[int, Tensor], None],
+    taps: Sequence[Tap],
+    restart: Callable[[], bool] | None,
+) -> int:
+    """The batch size in the end; 0 when one document does not fit."""
+    first, size = 0, how.size
+    with sparing.sparing(loaded.model) if how.sparing else nullcontext(), tapping.opened(taps):
+        while first < len(ids):
+            batch = ids[first : first + size]
+            if _fits(one_batch, first, batch, loaded.device):
+                first += len(batch)
+                continue
+            if loaded.device.type == "cuda":
+                torch.cuda.empty_cache()
+            if len(batch) == 1:
+                return 0
+            if restart is not None and not restart():
+                raise OutOfMemory(
+                    f"{len(batch)} documents of {ids.shape[1]} tokens do not fit on "
+                    f"{loaded.device} together; set a lower LACUNA_BATCH_SIZE on the worker"
+                )
+            size = max(1, len(batch) // 2)
+            first = first if restart is None else 0
     return size
 
 

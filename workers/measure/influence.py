@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +29,7 @@ from torch import Tensor
 from service.contract.errors import ModelUnsupported, NotFinite
 from service.contract.profiles import Objective
 from workers.documents.document_set import DocumentSet
-from workers.measure import batching, passes, sparing
+from workers.measure import batching, passes
 from workers.measure import taps as tapping
 from workers.measure.interruption import Check, go_on, interruptible, throttled
 from workers.measure.taps import Tap
@@ -125,9 +124,7 @@ def measure(
             _forward_only(loaded, ids, batch_size, taps)
             taps = ()
         how = batching.plan(loaded, ids, batch_size)
-        thrift = sparing.sparing(loaded.model) if how.sparing else nullcontext()
-        with thrift, tapping.opened(taps):
-            size = batching.run(loaded, ids, how.size, one_batch, restart=restart)
+        size = batching.run(loaded, ids, how, one_batch, taps=taps, restart=restart)
     errors = [batch.standard_error for batch in done if batch.standard_error is not None]
     return InfluenceResult(
         norms=_joined([batch.norms for batch in done]),
@@ -242,8 +239,7 @@ def _forward_only(loaded: LoadedModel, ids: Tensor, batch_size: int, taps: Seque
         tapping.end(taps)
 
     how = batching.plan(loaded, ids, batch_size, gradients=False)
-    with tapping.opened(taps):
-        batching.run(loaded, ids, how.size, one_batch, restart=lambda: tapping.reset(taps))
+    batching.run(loaded, ids, how, one_batch, taps=taps, restart=lambda: tapping.reset(taps))
 
 
 def _joined(parts: Sequence[Tensor]) -> F64:

@@ -208,6 +208,67 @@ class TestFailedAllocations:
         with pytest.raises(OutOfMemory, match="largest length that fits is about 49"):
             influence.measure(as_loaded(tiny_model()), given)
 
+    @pytest.mark.parametrize(
+        ("objective", "target"),
+        [("argmax_probability", None), ("jacobian", None), ("target_logprob", [3, 4])],
+    )
+    def test_it_is_the_end_under_the_taps_of_a_job_too(
+        self,
+        objective: Any,
+        target: list[int] | None,
+        tiny_model: Callable[..., Any],
+        as_loaded: Callable[..., LoadedModel],
+    ) -> None:
+        """The estimate in the sentence takes passes of other lengths, which no tap may see."""
+        loaded = as_loaded(tiny_model())
+        found = inspect(loaded.model)
+
+        def full(_module: Any, args: tuple[torch.Tensor, ...]) -> None:
+            if args[0].shape[1] > 40:
+                raise torch.OutOfMemoryError("full")
+
+        loaded.model.model.layers[1].mlp.register_forward_pre_hook(full)
+        taps = MixingTap(loaded.model, found.sites), KernelTap(loaded.model, found, "mean")
+        given = DocumentSet(some_ids(2, 50), leading_bos=False, source="inline")
+        with pytest.raises(OutOfMemory, match="largest length that fits is about 49"):
+            influence.measure(
+                loaded, given, objective=objective, target_ids=target, batch_size=1, taps=taps
+            )
+
+    def test_one_document_that_fits_only_when_layers_are_computed_twice(
+        self,
+        tiny_model: Callable[..., Any],
+        as_loaded: Callable[..., LoadedModel],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """The plan's estimate was too low: the passes are taken again, and counted once."""
+        loaded = as_loaded(tiny_model())
+        found = inspect(loaded.model)
+        given = DocumentSet(some_ids(3, 20), leading_bos=False, source="inline")
+
+        def measure() -> tuple[Any, MixingTap, KernelTap]:
+            taps = MixingTap(loaded.model, found.sites), KernelTap(loaded.model, found)
+            return influence.measure(loaded, given, batch_size=1, taps=taps), *taps
+
+        calm, calm_mixing, calm_kernels = measure()
+        real = influence._argmax_probability
+        passed: list[bool] = []
+
+        def scarce(of: LoadedModel, ids: torch.Tensor) -> Any:
+            result = real(of, ids)
+            passed.append("forward" in vars(of.model.model.layers[0]))
+            if len(passed) == 2:
+                raise torch.OutOfMemoryError("full")
+            return result
+
+        monkeypatch.setattr(influence, "_argmax_probability", scarce)
+        result, mixing, kernels = measure()
+        assert passed == [False, False, True, True, True]
+        np.testing.assert_array_equal(result.norms, calm.norms)
+        np.testing.assert_array_equal(mixing.per_document, calm_mixing.per_document)
+        for one, other in zip(kernels.result().layers, calm_kernels.result().layers, strict=True):
+            np.testing.assert_array_equal(one.head_kernels(), other.head_kernels())
+
     def test_taps_that_cannot_take_back_a_pass_forbid_another_try(
         self,
         tiny_model: Callable[..., Any],
@@ -244,7 +305,7 @@ def test_documents_go_to_the_device_batch_by_batch(
         return real(self, *args, **kwargs)
 
     monkeypatch.setattr(torch.Tensor, "to", to)
-    batching.run(as_loaded(tiny_model()), some_ids(7, 4), 3, lambda _first, _batch: None)
+    batching.run(as_loaded(tiny_model()), some_ids(7, 4), Plan(3), lambda _first, _batch: None)
     assert moved == [3, 3, 1]
 
 
@@ -264,7 +325,7 @@ def test_other_failures_pass_through(
         raise RuntimeError("shape mismatch")
 
     with pytest.raises(RuntimeError, match="shape mismatch"):
-        batching.run(as_loaded(tiny_model()), some_ids(), 4, broken)
+        batching.run(as_loaded(tiny_model()), some_ids(), Plan(4), broken)
 
 
 def test_container_limits_count(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
