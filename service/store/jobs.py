@@ -21,6 +21,8 @@ from service.store.watch import Watcher
 
 POSITION_SECONDS = 3.0
 """How often those who follow a waiting job learn of its position."""
+CROWDED = 0.9
+"""Share of the server's memory beyond which no new job is accepted."""
 ANONYMOUS = "anonymous"
 """The one caller that all requests without a key are."""
 
@@ -65,6 +67,7 @@ class JobStore:
         self._scripts: dict[ScriptName, AsyncScript] = {}
         self._watcher = Watcher(client, self._read)
         self._outage_at = float("-inf")
+        self._crowded = False
 
     async def _run(self, name: ScriptName, *arguments: str | bytes | int) -> Any:
         script = self._scripts.get(name)
@@ -102,11 +105,16 @@ class JobStore:
 
         Raises:
             QueueFull: `max_queued` jobs wait already.
-            StoreUnavailable: Redis is away or out of memory; nothing was written.
+            StoreUnavailable: Redis is away or (nearly) out of memory; nothing was written.
         """
         flags = [str(int(high)), str(int(pinned)), owner_key or ANONYMOUS]
-        limits: list[str | int] = [self._max_queued, self._resolve_us, trace, f"{cost:.6g}"]
+        room = 0 if self._crowded else self._max_queued
+        limits: list[str | int] = [room, self._resolve_us, trace, f"{cost:.6g}"]
         reply = await self._run("submit", job_id, request_json, queue, *flags, *limits)
+        if reply[0] == b"full" and not room:
+            raise StoreUnavailable(
+                "the store is nearly out of memory: what waits there goes first", retry_after=30.0
+            )
         if reply[0] == b"full":
             mean, workers = float(reply[1] or 5), max(1, int(reply[2]))
             raise QueueFull(
@@ -186,11 +194,15 @@ class JobStore:
         Workers do the same before they claim, but none may be left to do it. Call it every few
         seconds. It does nothing within one lease of an outage or of the server's start: then every
         lease looks expired, though the workers are still at work.
+
+        It also notes whether the server's memory is nearly used up; then `submit` refuses new jobs,
+        so that the results of those that wait find room.
         """
         try:
             with translated():
-                uptime = (await self._client.info("server"))["uptime_in_seconds"]
-            if uptime <= lease or time.monotonic() - self._outage_at <= lease:
+                info = await self._client.info("server", "memory")
+            self._crowded = 0 < info["maxmemory"] * CROWDED <= info["used_memory"]
+            if info["uptime_in_seconds"] <= lease or time.monotonic() - self._outage_at <= lease:
                 return 0
             return sweeps.expired(await self._run("expire", self._max_attempts, self._keep))
         except StoreUnavailable:

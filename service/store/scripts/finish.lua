@@ -13,8 +13,6 @@ local late = ARGV[4] == '1' and outcome == 'done'
 if not mine and not late then return 'lost' end
 local queue = f[3]
 
--- The first write takes memory: a full server refuses it, and then nothing is written; the worker
--- keeps the result and tries again.
 -- -> whether it is a new one
 local function keep_profile(pid, body, envelope, summary, model)
   local pkey, size = PROFILE .. pid, #body + #envelope + #summary
@@ -48,6 +46,10 @@ end
 
 local new = false
 if outcome == 'done' then
+  -- A write that frees comes first, and a full server lets the others follow: else a store that
+  -- waiting requests have filled would never drain. A late result of a job that runs elsewhere has
+  -- nothing to free; such a one is refused as a whole, and its worker keeps it.
+  if mine or f[2] == 'queued' then redis.call('HDEL', key, 'request') end
   new = keep_profile(ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10])
   if not mine and f[2] ~= 'queued' then return 'lost' end
 end

@@ -1,0 +1,97 @@
+"""A store that waiting requests have filled."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import redis
+import redis.asyncio
+
+from service import embedded
+from service.contract.errors import StoreUnavailable
+from service.store import keys
+from service.store.claims import Claim, ClaimStore, Outcome
+from service.store.connection import connect, connect_async
+from service.store.jobs import CROWDED, JobStore
+
+TEXT = b"a" * 1_000_000
+
+
+@pytest.fixture
+async def small(short_dir: Path) -> AsyncIterator[redis.asyncio.Redis]:
+    """A server of its own with 20 MB left: what the session's holds depends on other tests."""
+    with embedded.ensure(short_dir) as server:
+        client = connect_async(server.url)
+        used = (await client.info("memory"))["used_memory"]
+        await client.config_set("maxmemory", used + 20_000_000)
+        yield client
+        await client.aclose()
+
+
+@pytest.fixture
+def worker(small: redis.asyncio.Redis, short_dir: Path) -> ClaimStore:
+    return ClaimStore(connect(f"unix://{short_dir}/redis.sock"), name="w", queues=["cpu"])
+
+
+def finish(worker: ClaimStore, claim: Claim, *, late: bool = False) -> str:
+    outcome = Outcome(claim.job_id, b"x" * 10_000, b"{}", b'{"model": "m"}')
+    return worker.finish(claim, outcome, late=late)
+
+
+async def fill(jobs: JobStore, *, sweep: bool = False, refusal: str = "") -> int:
+    """Submits until the server refuses; returns how many it took."""
+    for number in range(1_000):
+        try:
+            if sweep:
+                await jobs.sweep(lease=1e6)
+            await jobs.submit(f"{number:032x}", TEXT, queue="cpu")
+        except StoreUnavailable as error:
+            assert refusal in error.detail
+            return number
+    raise AssertionError("the server has no bound")
+
+
+async def test_it_drains(small: redis.asyncio.Redis, worker: ClaimStore) -> None:
+    jobs = JobStore(small)
+    waiting = await fill(jobs)
+    assert waiting > 5
+    for _ in range(waiting):
+        claim = worker.claim()
+        assert claim is not None
+        assert finish(worker, claim) == "ok"
+    assert await small.zcard(keys.ready("cpu")) == 0
+    assert await fill(jobs) >= waiting - 1
+    await jobs.close()
+
+
+async def test_a_result_that_was_kept_frees_its_job_that_waits_again(
+    small: redis.asyncio.Redis, worker: ClaimStore
+) -> None:
+    jobs = JobStore(small)
+    assert await fill(jobs) > 5
+    claim = worker.claim()
+    assert claim is not None
+    assert worker.release(claim) == "ok"
+    assert finish(worker, claim, late=True) == "ok"
+    assert (await jobs.get(claim.job_id)).state == "done"
+    await jobs.close()
+
+
+async def test_new_jobs_are_refused_before_it_is_full(
+    small: redis.asyncio.Redis, worker: ClaimStore
+) -> None:
+    jobs = JobStore(small)
+    accepted = await fill(jobs, sweep=True, refusal="nearly out of memory")
+    info = await small.info("memory")
+    assert CROWDED <= info["used_memory"] / info["maxmemory"] < 1
+    # What is there already may be asked for again, and its end makes room.
+    assert not (await jobs.submit(f"{0:032x}", TEXT, queue="cpu")).created
+    for _ in range(accepted):
+        claim = worker.claim()
+        assert claim is not None
+        finish(worker, claim)
+    await jobs.sweep(lease=1e6)
+    assert (await jobs.submit("f" * 32, TEXT, queue="cpu")).created
+    await jobs.close()
