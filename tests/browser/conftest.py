@@ -31,6 +31,8 @@ def chromium() -> Iterator[Browser]:
     path = shutil.which("chromium") or shutil.which("google-chrome")
     if path is None:
         pytest.skip("Chromium is not installed")
+    # Machines that do other work meanwhile are slow: an expectation is met late, not never.
+    sync_api.expect.set_options(timeout=20_000)
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield browser

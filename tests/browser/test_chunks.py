@@ -32,7 +32,7 @@ REFUSED = {
     "a, 10, 0.9\nb, 10, 0,9": "line 2: 4 cells",
     "10,0,9": 'line 1: tokens: "0" is not a whole number from 1',
     "a;1,000;0,9": 'line 1: tokens: "1,000" is not',
-    "a 10 0,9": 'line 1: relevance: "0,9" is not a number',
+    "a 10 0,9": 'line 1: tokens: "a 10 0" is not',
     "a;10;1.234,5": 'line 1: relevance: "1.234,5" is not a number',
     "a;10;0,9;x": "line 1: 4 cells",
     "a, 10,": 'line 1: relevance: "" is not a number',

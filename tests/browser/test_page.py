@@ -70,17 +70,56 @@ def test_nothing_moves_while_the_page_loads(stack: Stack, filled: str, open_page
         assert watched.complaints == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(stack: Stack, filled: str, open_page: Any, scheme: str) -> None:
+def violations(page: Page) -> list[Any]:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is missing")
+    found = axe.Axe().run(page).response["violations"]
+    return [(v["id"], [n["html"][:90] for n in v["nodes"]]) for v in found]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(stack: Stack, filled: str, open_page: Any, scheme: str) -> None:
     page: Page = open_page(f"{stack.url}/#profile={filled}", scheme=scheme).page
     expect(page.locator("#profile-links a").first).to_be_visible()
     page.get_by_text("More options").click()
     page.get_by_role("button", name="Compare", exact=True).click()
     page.get_by_role("button", name="Place", exact=True).click()
     expect(page.locator("#place-table tbody tr")).to_have_count(6)
-    found = axe.Axe().run(page).response["violations"]
-    assert [(v["id"], [n["html"][:90] for n in v["nodes"]]) for v in found] == []
+    assert violations(page) == []
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 360), ("dark", 1180)])
+def test_axe_finds_nothing_when_things_go_wrong(
+    stack: Stack, open_page: Any, scheme: str, width: int
+) -> None:
+    job = {
+        "attempt": 2, "progress": 0.4, "message": "document 2/5", "position": None,
+        "eta_seconds": 70, "created_at": "2026-01-01", "started_at": "2026-01-01",
+        "finished_at": None, "profile": "/v1/profiles/" + "4" * 32,
+        "failure": {"code": "too_long", "detail": "longer than 512", "retryable": False},
+    }  # fmt: skip
+    states = ["running", "failed", "done", "cancelled"]
+    kept = [{"id": str(at) * 32, "what": state, "how": "well"} for at, state in enumerate(states)]
+
+    def answer(route: Any) -> None:
+        identifier = route.request.url.rpartition("/")[2]
+        route.fulfill(json={**job, "id": identifier, "state": states[int(identifier[0])]})
+
+    page: Page = open_page(stack.url, scheme=scheme, width=width).page
+    page.evaluate("kept => { sessionStorage['lacuna-jobs'] = kept }", json.dumps(kept))
+    page.route("**/v1/jobs/*", answer)
+    page.route("**/v1/profiles**", lambda route: route.abort())
+    page.route("**/readyz", lambda route: route.abort())
+    page.reload()
+    for state in states:
+        expect(page.locator("#jobs")).to_contain_text(f"{state}: {state}")
+    for button in ("Compare", "Place"):
+        page.get_by_role("button", name=button, exact=True).click()
+    expect(page.locator("#status-error")).to_be_visible()
+    expect(page.locator("#known-note")).to_contain_text("cannot be read")
+    expect(page.locator("#compare-error")).to_contain_text("measure a model first")
+    expect(page.locator("#place-error")).to_contain_text("measure a model first")
+    assert violations(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_no_wider_than_a_small_phone(stack: Stack, filled: str, open_page: Any) -> None:
