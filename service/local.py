@@ -29,7 +29,9 @@ _STOP_SECONDS = 8.0
 _LOG_TAIL = 3
 _QUICK_SECONDS = 10.0
 _QUICK_DEATHS = 3
-"""A process that dies this often, each time this soon after its start, will not get better."""
+"""A gateway that dies this often, each time this soon after its start, will not get better."""
+_LONGEST_PAUSE = 30.0
+"""A worker may: it is the requests that kill it. It is started again, but ever later."""
 
 
 class StackError(RuntimeError):
@@ -55,6 +57,7 @@ class Stack:
         self._store: EmbeddedServer | None = None
         self._begun: dict[str, tuple[float, int]] = {}
         self._quick_deaths: Counter[str] = Counter()
+        self._due: dict[str, float] = {}
         self._exits = contextlib.ExitStack()
         self._threads = _threads(max(1, workers))
         # A gateway without workers is alive but never ready.
@@ -118,7 +121,7 @@ class Stack:
         """Start again whatever ends, the store included, until interrupted.
 
         Raises:
-            StackError: a process keeps dying, or the store cannot be started.
+            StackError: the gateway keeps dying, or the store cannot be started.
         """
         while True:
             time.sleep(pause)
@@ -135,12 +138,23 @@ class Stack:
             raise StackError(error.detail) from error
 
     def _start_again(self, name: str) -> None:
+        if name not in self._due:
+            self._due[name] = time.monotonic() + self._pause(name)
+        if time.monotonic() >= self._due[name]:
+            del self._due[name]
+            self._start(name)
+
+    def _pause(self, name: str) -> float:
+        """Seconds until a process that has just ended is started again."""
         quick = time.monotonic() - self._begun[name][0] < _QUICK_SECONDS
-        self._quick_deaths[name] = self._quick_deaths[name] + 1 if quick else 0
-        if self._quick_deaths[name] >= _QUICK_DEATHS:
+        deaths = self._quick_deaths[name] = self._quick_deaths[name] + 1 if quick else 0
+        if deaths >= _QUICK_DEATHS and name == "gateway":
             self.check()
-        print(f"the {name} ended with status {self._children[name].returncode}: starting it again")
-        self._start(name)
+        pause = min(_LONGEST_PAUSE, 2.0 ** (deaths - 1)) if deaths else 0.0
+        status = self._children[name].returncode
+        later = f" in {pause:.0f} s" if pause else ""
+        print(f"the {name} ended with status {status}: starting it again{later}")
+        return pause
 
     def check(self) -> None:
         """Raise StackError when a child has ended."""

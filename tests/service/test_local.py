@@ -3,19 +3,54 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from service import local
 from service.local import Stack, StackError
 from service.settings import Settings
 
 
-def test_a_process_that_keeps_dying_ends_the_service_with_its_last_words(tmp_path: Path) -> None:
-    stack = Stack(Settings(data_dir=tmp_path))
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "worker-1.log").write_text("of an earlier run\n")
-    stack._commands = {"worker-1": [sys.executable, "-c", "print('no luck'); raise SystemExit(5)"]}
-    stack._start("worker-1")
-    with pytest.raises(StackError, match=r"worker-1 ended with status 5: no luck$"):
+def stack_of(name: str, folder: Path, code: str) -> Stack:
+    """A stack of one process, started."""
+    stack = Stack(Settings(data_dir=folder))
+    (folder / "logs").mkdir()
+    (folder / "logs" / f"{name}.log").write_text("of an earlier run\n")
+    stack._commands = {name: [sys.executable, "-c", code]}
+    stack._start(name)
+    return stack
+
+
+def test_a_gateway_that_keeps_dying_ends_the_service_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_LONGEST_PAUSE", 0.1)
+    stack = stack_of("gateway", tmp_path, "print('no luck'); raise SystemExit(5)")
+    with pytest.raises(StackError, match=r"gateway ended with status 5: no luck$"):
         stack.supervise(pause=0.2)
+
+
+def test_a_worker_that_requests_kill_is_started_again_however_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_LONGEST_PAUSE", 0.1)
+    stack = stack_of("worker-1", tmp_path, "raise SystemExit(9)")
+    pids = {stack.pids["worker-1"]}
+    deadline = time.monotonic() + 60
+    while len(pids) < 6:
+        assert time.monotonic() < deadline
+        if stack._children["worker-1"].poll() is not None:
+            stack._start_again("worker-1")
+        pids.add(stack.pids["worker-1"])
+        time.sleep(0.01)
+    stack._stop_children()
+
+
+def test_a_worker_that_dies_again_and_again_is_started_ever_later(tmp_path: Path) -> None:
+    stack = stack_of("worker-1", tmp_path, "")
+    stack._children["worker-1"].wait()
+    assert [stack._pause("worker-1") for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
+    stack._begun["worker-1"] = (time.monotonic() - 60, 0)
+    assert stack._pause("worker-1") == 0
