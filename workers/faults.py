@@ -1,8 +1,8 @@
 """Exceptions of a job, sorted: those that fail the job, and those after which the process must die.
 
-Decided by class, and by asking the device; not by the wording of messages, except for the one case
-that torch reports by wording alone. Imports no torch: where torch was never loaded, none of its
-exceptions can arrive.
+Decided by class, and by asking the device; not by the wording of messages, except for failed
+allocations that torch reports by wording alone. Imports no torch: where torch was never loaded,
+none of its exceptions can arrive.
 """
 
 from __future__ import annotations
@@ -26,6 +26,16 @@ EXIT_DEVICE: Final = 81
 """Exit status: the device is broken for this process; a fresh one may do better."""
 EXIT_STUCK: Final = 82
 """Exit status: the job did not stop when it had to."""
+
+_NO_MEMORY: Final = 2
+"""cudaErrorMemoryAllocation."""
+_NO_MEMORY_MESSAGES: Final = (
+    "allocate memory",  # the CPU's allocator
+    "not enough memory",
+    "error: out of memory",  # the driver
+    "_STATUS_ALLOC_FAILED",  # cuBLAS, cuSPARSE, cuSOLVER, cuDNN
+    "_ALLOCATION_FAILED",  # cuDNN 9
+)
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +67,7 @@ def classify(error: BaseException, request: ProfileRequest | None = None) -> Fai
     if isinstance(error, ValidationError):
         detail = f"this worker cannot read the request: {error.error_count()} fields are at fault"
         return _failure(InvalidRequest(detail))
-    if _out_of_memory(error):
+    if is_out_of_memory(error):
         return _failure(OutOfMemory(_memory_sentence(request)))
     if isinstance(error, DeviceBroken) or _device_broken(error):
         return Fatal(EXIT_DEVICE, f"{type(error).__name__}: {error}")
@@ -86,33 +96,49 @@ def _memory_sentence(request: ProfileRequest | None) -> str:
     return f"the device ran out of memory at sequence_length {length}{hint}"
 
 
-def _torch_class(name: str) -> type[BaseException] | None:
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception means that an allocation failed, on the host or on the device.
+
+    torch has a class for its own allocator on accelerators. Others are told apart by the driver's
+    error code, or by wording alone: the CPU's allocator, the driver, libraries with memory of
+    their own.
+    """
+    if isinstance(error, MemoryError) or _is_a(error, "OutOfMemoryError"):
+        return True
+    if not isinstance(error, RuntimeError):
+        return False
+    coded = _is_a(error, "AcceleratorError") and getattr(error, "error_code", None) == _NO_MEMORY
+    return coded or any(part in str(error) for part in _NO_MEMORY_MESSAGES)
+
+
+def ours(error: BaseException) -> bool:
+    """Whether an exception is our machine's and not the model's: memory ran out, or the device is
+    at fault. Who tries out whether a model's code runs must let it through.
+    """
+    if is_out_of_memory(error) or isinstance(error, DeviceBroken):
+        return True
+    return _is_a(error, "AcceleratorError") or _device_broken(error)
+
+
+def _is_a(error: BaseException, name: str) -> bool:
+    """Whether it is of this class of torch's, if torch is there at all."""
     found: Any = getattr(sys.modules.get("torch"), name, None)
-    return found if isinstance(found, type) else None
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError):
-        return True
-    torch_class = _torch_class("OutOfMemoryError")
-    if torch_class is not None and isinstance(error, torch_class):
-        return True
-    # The CPU allocator raises a bare RuntimeError.
-    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    return isinstance(found, type) and isinstance(error, found)
 
 
 def _device_broken(error: BaseException) -> bool:
-    torch_class = _torch_class("AcceleratorError")
-    if torch_class is not None and isinstance(error, torch_class):
-        return True
+    """An error of the device that it does not survive; others spare the process."""
     torch = sys.modules.get("torch")
-    if torch is None or not isinstance(error, RuntimeError) or not torch.cuda.is_initialized():
+    if torch is None or not isinstance(error, RuntimeError):
         return False
-    # Libraries on top of CUDA raise a bare RuntimeError: ask the device whether it still works.
+    if not torch.cuda.is_initialized():
+        return _is_a(error, "AcceleratorError")
+    # Some errors are sticky, others are of one launch; libraries on top raise a bare RuntimeError
+    # for either: ask the device whether it still works.
     try:
         torch.cuda.synchronize()
         torch.ones(8, device="cuda").sum().item()
     except RuntimeError as probe:
         log.warning("the device does not answer", extra={"probe": str(probe)[:200]})
-        return not _out_of_memory(probe)
+        return not is_out_of_memory(probe)
     return False

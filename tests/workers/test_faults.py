@@ -11,9 +11,15 @@ from pydantic import ValidationError
 from service.contract.errors import BY_CODE, LacunaError
 from service.contract.jobs import Failure
 from service.contract.profiles import ProfileRequest
-from workers.faults import EXIT_DEVICE, DeviceBroken, Fatal, classify
+from workers.faults import EXIT_DEVICE, DeviceBroken, Fatal, classify, is_out_of_memory, ours
 
 Make = Callable[..., ProfileRequest]
+
+
+def coded(error: Exception, code: int) -> Exception:
+    """With the driver's error code, as torch gives it on a device."""
+    error.error_code = code  # type: ignore[attr-defined]
+    return error
 
 
 @pytest.mark.parametrize("kind", BY_CODE.values(), ids=lambda kind: kind.code)
@@ -28,6 +34,12 @@ def test_our_own_errors_keep_code_and_sentence(kind: type[LacunaError]) -> None:
         MemoryError(),
         torch.OutOfMemoryError("CUDA out of memory"),
         RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes."),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+        torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be"),
+        coded(torch.AcceleratorError("CUDA error: as the driver words it"), 2),
     ],
 )
 def test_out_of_memory_fails_the_job_and_names_a_length(
@@ -38,6 +50,8 @@ def test_out_of_memory_fails_the_job_and_names_a_length(
     assert (failure.code, failure.retryable) == ("out_of_memory", False)
     assert "512" in failure.detail
     assert "256" in failure.detail
+    assert is_out_of_memory(error)  # batches are halved by the same verdict
+    assert ours(error)
 
 
 def test_torch_really_reports_a_huge_cpu_tensor_that_way() -> None:
@@ -55,6 +69,34 @@ def test_a_broken_device_ends_the_process(error: Exception) -> None:
     verdict = classify(error)
     assert isinstance(verdict, Fatal)
     assert verdict.exit_code == EXIT_DEVICE
+    assert ours(error)
+
+
+@pytest.mark.parametrize("lives", [True, False])
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.AcceleratorError("CUDA error: invalid configuration argument"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+    ],
+)
+def test_the_device_itself_says_whether_it_survived(
+    error: Exception, lives: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def synchronize() -> None:
+        if not lives:
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    real = torch.ones
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    monkeypatch.setattr(torch, "ones", lambda n, device: real(n))
+    verdict = classify(error)
+    if lives:
+        assert isinstance(verdict, Failure)
+        assert verdict.code == "internal_error"
+    else:
+        assert isinstance(verdict, Fatal)
 
 
 def test_other_errors_tell_the_caller_nothing_of_the_inside() -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from workers.faults import ours
 from workers.instrument.attention import AttentionCall, BatchShape, Observer
 from workers.instrument.interface import through_interface
 from workers.instrument.sdpa_tap import SdpaTap
@@ -56,7 +57,7 @@ class _Check:
         self.calls.append(call)
 
     def rows(self, call: AttentionCall, start: int, probabilities: Tensor) -> None:
-        self.sums.append(probabilities.sum(-1).flatten())
+        self.sums.append(probabilities.sum(-1).flatten().cpu())
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ def choose(
             with capturing(model, way, check, shape):
                 seen = model(input_ids=ids, use_cache=False).logits
         except Exception as error:  # a model's own code may fail in any way: try the next
+            if ours(error):
+                raise
             rejected.append(f"{way}: {type(error).__name__}: {str(error)[:100]}")
             continue
         problem = _problem(check, seen, logits, cores, tolerance)

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from service.contract.errors import ModelUnsupported
+from workers.faults import ours
 from workers.instrument import recipe
 from workers.instrument.capture import Capture, choose
 from workers.instrument.silence import silenced
@@ -127,6 +128,8 @@ def _first_logits(model: PreTrainedModel, ids: Tensor) -> Tensor:
     try:
         logits = _logits(model, ids)
     except Exception as error:
+        if ours(error):
+            raise
         raise ModelUnsupported(
             f"The model cannot run on token ids alone: {type(error).__name__}: {str(error)[:200]}"
         ) from error

@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from service.contract.errors import OutOfMemory
+from workers.faults import is_out_of_memory
 from workers.measure import passes, sparing
 from workers.measure import taps as tapping
 from workers.measure.taps import Tap
 from workers.models import facts
 from workers.models.loaded import LoadedModel
-from workers.models.memory import available_bytes, gigabytes, is_out_of_memory
+from workers.models.memory import available_bytes, gigabytes
 
 _TOKENS = {"cpu": 512, "cuda": 16_384}
 _SHARE = 0.6

@@ -18,10 +18,10 @@ from transformers import PreTrainedModel
 
 from service.theory import aggregate
 from service.theory.curve import F64
+from workers.faults import ours
 from workers.instrument import Instrumentation
 from workers.measure.document_moments import DocumentMoments, Unsupported
 from workers.measure.interruption import Check, go_on, interruptible, throttled
-from workers.models.memory import is_out_of_memory
 
 DOCUMENTS = 16
 """Most documents that are used unless the caller asks for more."""
@@ -129,7 +129,7 @@ def _rehearse(model: PreTrainedModel, instrumentation: Instrumentation, ids: Ten
     except Unsupported as error:
         return str(error)
     except Exception as error:  # a model's own code may fail in any way
-        if is_out_of_memory(error):
+        if ours(error):
             raise
         return f"its branches cannot be run alone: {type(error).__name__}: {str(error)[:200]}"
     if gains.gram is None or not bool(np.isfinite(gains.gram).all()):

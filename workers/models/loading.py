@@ -31,10 +31,11 @@ from transformers.utils import logging as transformers_logging
 
 from service.contract.errors import ModelUnsupported, OutOfMemory
 from service.contract.profiles import ProfileRequest
+from workers.faults import is_out_of_memory, ours
 from workers.models import casting, limits, sources
 from workers.models.facts import check_length, describe
 from workers.models.loaded import LoadedModel
-from workers.models.memory import available_bytes, gigabytes, is_out_of_memory
+from workers.models.memory import available_bytes, gigabytes
 from workers.models.options import LoadOptions
 from workers.models.sources import Source
 from workers.models.weights import judging
@@ -170,7 +171,7 @@ def _weights(
             output_loading_info=True,
         )
     except Exception as error:  # a foreign file: each reader fails in its own way
-        if is_out_of_memory(error):
+        if ours(error):
             raise
         raise ModelUnsupported(
             f"`model`: transformers cannot load the weights of {source.model} "
@@ -187,7 +188,7 @@ def _random(model: str, config: Any, seed: int) -> Any:
             torch.manual_seed(seed)
             return _AUTO.from_config(config, dtype=torch.float32, trust_remote_code=False)
     except Exception as error:  # sizes that do not fit each other are found out here only
-        if is_out_of_memory(error):
+        if ours(error):
             raise
         raise ModelUnsupported(
             f"`model`: transformers cannot build {model} from its configuration "

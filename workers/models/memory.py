@@ -8,7 +8,6 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 import torch
 
 _CGROUP = Path("/sys/fs/cgroup")
-CPU_ALLOCATION_MESSAGES = ("allocate memory", "not enough memory")
 
 
 def available_bytes(device: torch.device) -> int:
@@ -37,19 +36,6 @@ def _container_bytes(cgroup: Path) -> int | None:
     if limit == "max":
         return None
     return max(0, int(limit) - used + int(stat.get("inactive_file", 0)))
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception means that an allocation failed.
-
-    torch has a class for it on accelerators; on the CPU its allocator raises a bare RuntimeError
-    that only its message tells apart.
-    """
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and any(
-        part in str(error) for part in CPU_ALLOCATION_MESSAGES
-    )
 
 
 def gigabytes(amount: float) -> str:

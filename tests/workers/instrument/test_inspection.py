@@ -116,3 +116,27 @@ def test_half_precision_loses_no_instrument(family: str) -> None:
     full, half = inspect(build(family)), inspect(build(family).to(torch.bfloat16))
     assert (half.level, half.capture, half.warnings) == (full.level, full.capture, full.warnings)
     assert half.other_mixers == full.other_mixers
+
+
+@pytest.mark.parametrize(
+    "fault", [torch.OutOfMemoryError("full"), torch.AcceleratorError("CUDA error: illegal address")]
+)
+def test_a_fault_of_the_machine_is_not_the_models(fault: Exception) -> None:
+    """In whichever pass it happens; a second try then finds what an undisturbed one finds."""
+    model = build("llama", num_hidden_layers=2)
+    undisturbed = inspect(model)
+    passes, at = 0, 0
+
+    def full(_module: object, _args: object) -> None:
+        nonlocal passes
+        passes += 1
+        if passes == at:
+            raise fault
+
+    model.model.layers[1].mlp.register_forward_pre_hook(full)
+    assert inspect(model) == undisturbed
+    for number in range(1, passes + 1):
+        passes, at = 0, number
+        with pytest.raises(type(fault)):
+            inspect(model)
+    assert inspect(model) == undisturbed

@@ -309,15 +309,6 @@ def test_documents_go_to_the_device_batch_by_batch(
     assert moved == [3, 3, 1]
 
 
-def test_which_failures_are_of_memory() -> None:
-    assert memory.is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
-    assert memory.is_out_of_memory(MemoryError())
-    assert not memory.is_out_of_memory(RuntimeError("shape mismatch"))
-    with pytest.raises(RuntimeError) as info:
-        torch.empty(1 << 60, dtype=torch.uint8)
-    assert memory.is_out_of_memory(info.value)
-
-
 def test_other_failures_pass_through(
     tiny_model: Callable[..., Any], as_loaded: Callable[..., LoadedModel]
 ) -> None:
