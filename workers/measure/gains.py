@@ -13,9 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from service.contract.cost import SECOND_MOMENT_DOCUMENTS
 from service.theory import aggregate
 from service.theory.curve import F64
 from workers.faults import ours
@@ -23,7 +25,7 @@ from workers.instrument import Instrumentation
 from workers.measure.document_moments import DocumentMoments, Unsupported
 from workers.measure.interruption import Check, go_on, interruptible, throttled
 
-DOCUMENTS = 16
+DOCUMENTS = SECOND_MOMENT_DOCUMENTS
 """Most documents that are used unless the caller asks for more."""
 GRAM_DOCUMENTS = 2
 """Documents in which heads are taken apart: their Gram matrix belongs to the weights."""
@@ -68,14 +70,14 @@ def predict(
         seed: of the random read-outs; equal seeds give equal predictions.
         check: called several times a second, also within a pass; may raise to give up.
         on_document: called with (documents done, documents in all) after each.
-        documents: how many of the K are used, the first ones.
+        documents: how many of the K are used, evenly spaced: neighbours share a source.
         bins: of positions; None chooses by the work and memory they cost.
         probes: cotangents per branch and document; None spreads 16 over the documents.
     """
     reason = _why_not(instrumentation)
     if reason is not None:
         return Prediction(None, None, reason)
-    used = ids[:documents].to(model.device)
+    used = ids[_spaced(len(ids), documents)].to(model.device)
     if probes is None:
         probes = -(-PROBES // len(used))
     norm_behind = _rehearse(model, instrumentation, used[0, :REHEARSAL])
@@ -101,6 +103,11 @@ def predict(
         return Prediction(None, None, str(error))
     rows = np.array(curves)
     return Prediction(aggregate.per_document(rows), rows)
+
+
+def _spaced(count: int, wanted: int) -> NDArray[np.intp]:
+    """At most `wanted` of `count` indices, evenly spaced from the first to the last."""
+    return np.linspace(0, count - 1, min(count, wanted)).round().astype(np.intp)
 
 
 def _why_not(instrumentation: Instrumentation) -> str | None:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from service.contract.errors import InvalidRequest
+from service.contract.errors import InvalidRequest, OutOfMemory
 from service.contract.profiles import PREDICTION_NAMES, PredictionName, ProfileRequest
 from service.theory import aggregate, rollout
-from workers import predict
+from workers import faults, predict
 from workers.documents import DocumentSet
 from workers.instrument import Instrumentation
 from workers.instrument.positions import positions_off
+from workers.lease import Interruption
 from workers.measure import gains, influence, needle
 from workers.measure.influence import InfluenceResult
 from workers.measure.kernels import KernelStatistics, KernelTap, detail_that_fits
@@ -26,6 +29,7 @@ from workers.measure.taps import Tap
 from workers.models.loaded import LoadedModel
 
 F64 = NDArray[np.float64]
+log = logging.getLogger(__name__)
 OnProgress = Callable[[float, str], None]
 
 # Where the phases end, for the progress bar: the second moment takes as long as all the rest.
@@ -174,40 +178,67 @@ def _predict(found: Measurement, subject: Subject) -> None:
     names = PREDICTION_NAMES if request.predictions is None else request.predictions
     for name in names:
         subject.on_progress(NEEDLED, f"predicting {name}")
-        try:
-            if name == "second_moment":
-                found.predictions[name] = _second_moment(subject)
-            else:
-                found.predictions[name] = predict.predict(name, evidence)
-        except predict.Unavailable as reason:
-            found.warnings.append(f"no prediction {name}: {reason}")
-    _diagnose(found, evidence)
+        make = _second_moment if name == "second_moment" else partial(_by_theory, name, evidence)
+        _attempt(found, f"no prediction {name}", partial(make, found, subject))
+    _attempt(found, "no forces and no depth diagnostics", lambda: _diagnose(found, evidence))
     subject.on_progress(PREDICTED, "writing the profile")
 
 
-def _second_moment(subject: Subject) -> F64:
-    found = gains.predict(
+def _attempt(found: Measurement, without: str, step: Callable[[], None]) -> None:
+    """A step whose failure becomes a warning: what was measured took minutes and is complete.
+
+    Only what ends the job or the process goes through.
+    """
+    try:
+        step()
+        return
+    except Interruption:
+        raise
+    except predict.Unavailable as reason:
+        found.warnings.append(f"{without}: {reason}")
+        return
+    except Exception as error:  # a model's own code may fail in any way
+        fault = faults.classify(error)
+        if isinstance(fault, faults.Fatal):
+            raise
+        log.warning("a prediction fails", exc_info=error, extra={"without": without})
+        why = f"{type(error).__name__}; the worker's log says more"
+        if fault.code == OutOfMemory.code:
+            why = "memory ran out; a shorter `sequence_length` needs less"
+        found.warnings.append(f"{without}: {why}")
+    faults.clean_up()  # here, where no traceback holds tensors any more
+
+
+def _by_theory(
+    name: PredictionName, evidence: predict.Evidence, found: Measurement, _subject: Subject
+) -> None:
+    found.predictions[name] = predict.predict(name, evidence)
+
+
+def _second_moment(found: Measurement, subject: Subject) -> None:
+    ids = subject.documents.ids
+    predicted = gains.predict(
         subject.loaded.model,
         subject.instrumentation,
-        subject.documents.ids,
+        ids,
         seed=subject.request.seed,
         check=subject.check,
         on_document=subject.share(NEEDLED, PREDICTED, "second moment of document"),
     )
-    if found.influence is None:
-        raise predict.Unavailable(found.reason)
-    return found.influence
+    if predicted.influence is None or predicted.per_document is None:
+        raise predict.Unavailable(predicted.reason)
+    found.predictions["second_moment"] = predicted.influence
+    used = len(predicted.per_document)
+    if used < len(ids):
+        found.warnings.append(f"second_moment: {used} of {len(ids)} documents, evenly spaced")
 
 
 def _diagnose(found: Measurement, evidence: predict.Evidence) -> None:
     """Forces, depth limit and the theorem's assumption, as far as the evidence goes."""
-    try:
-        found.forces = predict.forces(evidence)
-        found.collapse = predict.collapse(evidence)
-    except predict.Unavailable as reason:
-        found.warnings.append(f"no forces and no depth diagnostics: {reason}")
     if evidence.attention is not None and evidence.attention.detail != "distance":
         found.monotone = [
             rollout.monotone_violation(predict.stochastic(layer.mean_kernel()))
             for layer in evidence.attention.layers
         ]
+    found.forces = predict.forces(evidence)
+    found.collapse = predict.collapse(evidence)
