@@ -13,14 +13,15 @@ import sys
 from service.contract.errors import StoreUnavailable
 from service.settings import Settings
 from service.store.connection import connect_async
-from service.store.registry import workers
+from service.store.registry import names
 
 
 async def alive(store_url: str, host: str) -> bool:
     """Whether a live worker's name begins with this host's."""
     client = connect_async(store_url)
     try:
-        return any(found.worker.startswith(f"{host}-") for found in await workers(client))
+        # Names alone: what workers of another version say of themselves is no matter of health.
+        return any(name.startswith(f"{host}-") for name in await names(client))
     except StoreUnavailable:
         return True
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -41,6 +41,15 @@ class Wire(BaseModel):
         use_attribute_docstrings=True,
         protected_namespaces=(),
     )
+
+    @classmethod
+    def of_stored(cls, document: bytes | str) -> Self:
+        """Read what was stored, perhaps by another version: fields that it added are left out.
+
+        Raises:
+            pydantic.ValidationError: what this version needs is not there.
+        """
+        return cls.model_validate_json(document, extra="ignore")
 
 
 def canonical(value: Any) -> bytes:

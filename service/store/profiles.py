@@ -17,6 +17,7 @@ from service.contract.errors import InvalidRequest, ProfileNotFound, StoreUnavai
 from service.contract.profiles import ProfilePage, ProfileSummary
 from service.store import keys
 from service.store.connection import translated
+from service.store.records import readable
 from service.store.scripts import ROUTE, ScriptName, source
 
 _PARTS = ("body", "envelope", "summary")
@@ -117,7 +118,7 @@ class ProfileStore:
             for profile_id, _ in page:
                 pipe.hget(keys.profile(profile_id), "summary")
             summaries = await pipe.execute()
-        items = [ProfileSummary.model_validate_json(s) for s in summaries if s is not None]
+        items = readable(ProfileSummary, summaries)
         more = len(found) > limit
         return ProfilePage(items=items, next=_cursor(page[-1][1], page[-1][0]) if more else None)
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
+from pydantic import ValidationError
+
+from service.contract.base import Wire
 from service.contract.errors import BY_CODE
 from service.contract.jobs import Failure, Job, JobState
+
+log = logging.getLogger(__name__)
 
 _FIELDS: Final = (
     "state", "attempts", "progress", "message", "queue", "high", "created", "started", "finished",
@@ -113,6 +119,26 @@ def job_from_view(job_id: str, reply: Reply) -> Job:
         started_at=_time(fields["started"]),
         finished_at=_time(fields["finished"]),
     )
+
+
+Stored = TypeVar("Stored", bound=Wire)
+
+
+def readable(model: type[Stored], documents: Iterable[bytes | None]) -> list[Stored]:
+    """Those of the stored documents that can be read: one that cannot must not hide the others."""
+    found = []
+    for document in documents:
+        if document is None:
+            continue
+        try:
+            found.append(model.of_stored(document))
+        except ValidationError as error:
+            # Where, not what: the values may be anybody's.
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            fields = {"kind": model.__name__, "field": where, "why": first["type"]}
+            log.warning("a stored record cannot be read", extra=fields)
+    return found
 
 
 def text_map(reply: dict[Any, Any]) -> dict[str, str]:

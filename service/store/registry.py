@@ -9,6 +9,7 @@ import redis.asyncio
 from service.contract.models import WorkerModels
 from service.store import keys
 from service.store.connection import translated
+from service.store.records import readable
 
 
 async def served(client: redis.asyncio.Redis) -> frozenset[keys.QueueName]:
@@ -25,17 +26,30 @@ async def served(client: redis.asyncio.Redis) -> frozenset[keys.QueueName]:
     return frozenset(queue for queue, at in found if at and now - int(at) <= keys.STRANDED_US)
 
 
-async def workers(client: redis.asyncio.Redis) -> list[WorkerModels]:
-    """The workers that announced themselves lately, by name.
+async def names(client: redis.asyncio.Redis) -> list[str]:
+    """The names of the workers that announced themselves lately, sorted.
 
     Raises:
         StoreUnavailable: Redis is away.
     """
     with translated():
-        names: set[bytes] = set()
+        now = (await client.time())[0] * 1_000_000
+        found: set[bytes] = set()
         for queue in keys.QUEUES:
-            names.update(cast(list[bytes], await client.zrange(keys.workers(queue), 0, -1)))
-        if not names:
-            return []
-        documents = await client.mget([keys.worker(name.decode()) for name in sorted(names)])
-    return [WorkerModels.model_validate_json(document) for document in documents if document]
+            live = await client.zrangebyscore(keys.workers(queue), now, "+inf")
+            found.update(cast(list[bytes], live))
+    return sorted(name.decode() for name in found)
+
+
+async def workers(client: redis.asyncio.Redis) -> list[WorkerModels]:
+    """What the workers that announced themselves lately offer, by name.
+
+    Raises:
+        StoreUnavailable: Redis is away.
+    """
+    known = await names(client)
+    if not known:
+        return []
+    with translated():
+        documents = await client.mget([keys.worker(name) for name in known])
+    return readable(WorkerModels, cast("list[bytes | None]", documents))

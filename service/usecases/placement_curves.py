@@ -129,7 +129,7 @@ def of_profile(document: bytes, source: Source | None) -> PlacementCurve:
     Raises:
         InvalidRequest: the profile has no such curve.
     """
-    return of_body(ProfileBody.model_validate_json(document), source)
+    return of_body(ProfileBody.of_stored(document), source)
 
 
 def of_body(body: ProfileBody, source: Source | None) -> PlacementCurve:

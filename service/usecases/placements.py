@@ -127,7 +127,7 @@ async def _theory(
 ) -> PlacementCurve:
     """By the architecture given, else that of any profile of the model, else as known by name."""
     stored = [await profiles.get(summary.id) for summary in measured[:1]]
-    bodies = [ProfileBody.model_validate_json(one.body) for one in stored if one is not None]
+    bodies = [ProfileBody.of_stored(one.body) for one in stored if one is not None]
     tokenizer = bodies[0].model.tokenizer_digest if bodies else None
     longest = bodies[0].model.max_length if bodies else None
     architecture = request.architecture

@@ -25,7 +25,7 @@ DIGITS = 6
 
 def parse(document: bytes) -> Profile:
     """A profile from the bytes that were stored."""
-    return Profile.model_validate_json(document)
+    return Profile.of_stored(document)
 
 
 def joined(body: bytes, envelope: bytes) -> bytes:
@@ -37,7 +37,8 @@ def joined(body: bytes, envelope: bytes) -> bytes:
 def binned(profile: Profile, bins: int) -> Profile:
     """The profile with every curve over positions as masses of `bins` equal intervals.
 
-    The band of a bin is the sum of its positions' bands: at least as wide as the band of the sum.
+    The band of a bin is the sum of its positions' bands: at least as wide as the band of the sum;
+    likewise the standard error.
     Dead zones and other positions stay in tokens.
 
     Raises:
@@ -53,8 +54,9 @@ def binned(profile: Profile, bins: int) -> Profile:
         name: rebin(getattr(measured, name), bins)
         for name in ("influence", "low", "high", "per_document")
     }
-    if measured.last_token_attention is not None:
-        curves["last_token_attention"] = rebin(measured.last_token_attention, bins)
+    for name in ("last_token_attention", "standard_error"):
+        if (values := getattr(measured, name)) is not None:
+            curves[name] = rebin(values, bins)
     predictions = {
         name: prediction.model_copy(update={"influence": rebin(prediction.influence, bins)})
         for name, prediction in profile.predictions.items()
@@ -90,16 +92,19 @@ def curve(profile: Profile, source: Source) -> list[float]:
     """One curve of a profile by name.
 
     Raises:
-        InvalidRequest: the profile has no such prediction.
+        InvalidRequest: the profile has no such curve.
     """
-    if source == "measured":
-        return profile.measured.influence
-    if source == "per_document":
-        return profile.measured.per_document
-    if source not in profile.predictions:
-        known = ", ".join(["measured", "per_document", *profile.predictions])
+    measured = profile.measured
+    curves = {
+        "measured": measured.influence,
+        "per_document": measured.per_document,
+        "last_token_attention": measured.last_token_attention,
+    } | {name: prediction.influence for name, prediction in profile.predictions.items()}
+    found = curves.get(source)
+    if found is None:
+        known = ", ".join(name for name, values in curves.items() if values is not None)
         raise InvalidRequest(f"this profile has no curve {source}; it has {known}", field="source")
-    return profile.predictions[source].influence
+    return found
 
 
 def dead_zone(profile: Profile, threshold: float, source: Source) -> DeadZoneView:
@@ -150,6 +155,8 @@ def columns_of(profile: Profile) -> dict[str, list[float]]:
         "high": measured.high,
         "per_document": measured.per_document,
     }
+    if measured.last_token_attention is not None:
+        columns["last_token_attention"] = measured.last_token_attention
     return columns | {name: p.influence for name, p in profile.predictions.items()}
 
 
