@@ -53,16 +53,23 @@ async def test_equal_requests_are_one_job(client: httpx.AsyncClient, worker: Any
     assert worker.idle()
 
 
+async def queued(store: redis.asyncio.Redis) -> None:
+    """Returns once a job waits, however busy the machine."""
+    async with asyncio.timeout(15):
+        while not await store.zcard(keys.ready("cpu")):
+            await asyncio.sleep(0.01)
+
+
 async def test_prefer_wait_answers_when_the_job_ends(
-    client: httpx.AsyncClient, worker: Any, profile: Profile
+    client: httpx.AsyncClient, worker: Any, profile: Profile, redis_async: redis.asyncio.Redis
 ) -> None:
     waiting = asyncio.create_task(
         client.post("/v1/profiles", json=REQUEST, headers={"Prefer": "respond-async, wait=20"})
     )
-    await asyncio.sleep(0.2)
+    await queued(redis_async)
     assert not waiting.done()
     worker.finish(profile)
-    answer = await asyncio.wait_for(waiting, 5)
+    answer = await asyncio.wait_for(waiting, 15)
     assert answer.status_code == 200
     assert answer.headers["preference-applied"] == "wait=20"
 
@@ -80,14 +87,14 @@ async def test_a_malformed_preference_is_ignored(client: httpx.AsyncClient, pref
 
 
 async def test_waiting_for_a_job_that_fails_answers_its_problem(
-    client: httpx.AsyncClient, worker: Any
+    client: httpx.AsyncClient, worker: Any, redis_async: redis.asyncio.Redis
 ) -> None:
     waiting = asyncio.create_task(
         client.post("/v1/profiles", json=REQUEST, headers={"Prefer": "wait=20"})
     )
-    await asyncio.sleep(0.2)
+    await queued(redis_async)
     worker.fail("model_unsupported", "encoder-decoder models have no causal last token")
-    answer = await asyncio.wait_for(waiting, 5)
+    answer = await asyncio.wait_for(waiting, 15)
     assert answer.status_code == 422
     problem = answer.json()
     assert problem["code"] == "model_unsupported"
