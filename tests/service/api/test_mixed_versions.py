@@ -38,6 +38,7 @@ async def test_a_worker_that_says_more_is_a_worker(
     body = {"model": "preset:gpt2", "weights": "random"}
     assert (await client.post("/v1/profiles", json=body)).status_code == 202
     redis_sync.set(keys.worker("w1"), "of another version")
+    assert (await client.get("/readyz")).json()["workers"]["ok"] is False
     assert (await client.get("/v1/models")).json()["workers"] == []
 
 
