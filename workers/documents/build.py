@@ -7,13 +7,13 @@ from pathlib import Path
 
 import torch
 
-from service.contract.errors import DocumentsUnusable
+from service.contract.errors import DocumentsUnusable, LacunaError
 from service.contract.profiles import Documents
 from workers.documents import builtin, corpus, inline, random_tokens
 from workers.documents.document_set import DocumentSet
 from workers.documents.tokens import Policy, policy
 from workers.models import presets
-from workers.models.facts import vocabulary
+from workers.models.facts import scores, vocabulary
 from workers.models.loaded import LoadedModel
 
 _NO_SPECIALS = Policy((), (), leading_bos=False)
@@ -68,7 +68,7 @@ def build(
         notes += (f"{len(bodies)} documents of {length} tokens instead of {spec.count}: "
                   "the text has no more",)  # fmt: skip
     ids = torch.tensor([rules.wrap(body) for body in bodies], dtype=torch.int64)
-    _check_vocabulary(ids, loaded)
+    check_vocabulary(ids, loaded, "documents")
     return DocumentSet(ids, rules.leading_bos, source, notes)
 
 
@@ -111,11 +111,34 @@ def _bodies(
     return builtin.pieces(builtin.tokens(tokenizer), room, count), ()
 
 
-def _check_vocabulary(ids: torch.Tensor, loaded: LoadedModel) -> None:
-    """A tokenizer with added tokens may name rows that the embedding table lacks."""
-    if int(ids.max()) >= vocabulary(loaded.model):
-        raise DocumentsUnusable(
-            f"`documents`: the tokenizer of {loaded.id} gives token {int(ids.max())}, its "
-            f"embedding table has {vocabulary(loaded.model)} rows",
-            field="documents",
+def check_vocabulary(
+    ids: torch.Tensor,
+    loaded: LoadedModel,
+    field: str,
+    kind: type[LacunaError] = DocumentsUnusable,
+    *,
+    scored: bool = False,
+) -> None:
+    """Refuse tokens that the model does not have: a tokenizer may name more than its tables hold.
+
+    On a GPU an index out of range breaks the device for the whole process.
+
+    Args:
+        ids: token ids of any shape, at least one.
+        loaded: the model.
+        field: of the request, from which they come.
+        kind: of the error raised.
+        scored: their logits are read too, so the head must have them.
+
+    Raises:
+        DocumentsUnusable, or the kind asked for: names the highest token.
+    """
+    highest, rows = int(ids.max()), vocabulary(loaded.model)
+    if scored:
+        rows = min(rows, scores(loaded.model))
+    if highest >= rows:
+        raise kind(
+            f"`{field}`: the tokenizer of {loaded.id} gives token {highest}, its embedding table "
+            f"has {rows} rows",
+            field=field,
         )

@@ -26,9 +26,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from service.contract.errors import ModelUnsupported, NotFinite
+from service.contract.errors import InvalidRequest, ModelUnsupported, NotFinite
 from service.contract.profiles import Objective
-from workers.documents.document_set import DocumentSet
+from workers.documents import DocumentSet, check_vocabulary
 from workers.measure import batching, passes
 from workers.measure import taps as tapping
 from workers.measure.interruption import Check, go_on, interruptible, throttled
@@ -98,6 +98,7 @@ def measure(
     Raises:
         NotFinite: a gradient is NaN or infinite, or zero everywhere; names the dtype.
         OutOfMemory: one document does not fit; names the largest length that does.
+        InvalidRequest: the continuation has tokens that the model lacks.
         TooLong: document and continuation are longer than the model can take.
         ModelUnsupported: the model has no LM head to read the hidden state from (`jacobian`).
     """
@@ -148,6 +149,7 @@ def _objective(
     if objective == "target_logprob":
         target = list(target_ids or ())
         assert target, "`target_logprob` needs `target_ids`"
+        check_vocabulary(torch.tensor(target), loaded, "target", InvalidRequest, scored=True)
         check_length(loaded.id, loaded.text_config, length + len(target) - 1)
         return lambda _first, ids: _target_logprob(loaded, ids, target)
     return lambda _first, ids: _argmax_probability(loaded, ids)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from service.contract.errors import DocumentsUnusable, NotFinite
 from service.theory.curve import Curve
-from workers.documents import builtin
+from workers.documents import builtin, check_vocabulary
 from workers.documents.tokens import Policy, encode, policy
 from workers.measure import batching, passes
 from workers.measure.interruption import Check, go_on, interruptible, throttled
@@ -116,7 +116,8 @@ def measure(
         check: called several times a second, also within a pass; what it raises ends it.
 
     Raises:
-        DocumentsUnusable: no tokenizer, or `length` has no room for fact, question and filler.
+        DocumentsUnusable: no tokenizer, tokens that the model lacks, or `length` has no room for
+            fact, question and filler.
         NotFinite: a log-probability is NaN or infinite; names the dtype.
         OutOfMemory: one prompt does not fit.
     """
@@ -129,6 +130,7 @@ def measure(
     _check_room(loaded.tokenizer, rules, drawn, length)
     filler = builtin.tokens(loaded.tokenizer)
     prompts, starts = _prompts(rules, drawn, filler, length, depths, seed)
+    check_vocabulary(prompts, loaded, "needle", scored=True)
     values = [fact.value for fact in drawn for _ in range(depths + 1)]
     with interruptible(loaded.model, throttled(check)):
         scores = _log_probabilities(loaded, prompts, values, batch_size, on_batch)

@@ -90,6 +90,13 @@ def vocabulary(model: PreTrainedModel) -> int:
     return int(_embeddings(model).num_embeddings)
 
 
+def scores(model: PreTrainedModel) -> int:
+    """Rows of the LM head: only ids below it have logits."""
+    head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    weight = getattr(head, "weight", None)
+    return vocabulary(model) if weight is None else int(weight.shape[0])
+
+
 def max_length(config: Any) -> int | None:
     """Longest input that the configuration declares; None when it names no limit (BLOOM)."""
     return _first_int(config, _LENGTHS)

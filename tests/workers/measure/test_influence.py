@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from service.contract.errors import Cancelled, ModelUnsupported, NotFinite, TooLong
+from service.contract.errors import Cancelled, InvalidRequest, ModelUnsupported, NotFinite, TooLong
 from service.contract.profiles import Documents
 from workers import documents
 from workers.documents import DocumentSet
@@ -121,6 +121,18 @@ def test_the_leaf_is_what_the_embedding_module_puts_out(
     finally:
         handle.remove()
     np.testing.assert_allclose(found, np.linalg.norm(gradient, axis=-1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_continuation_of_tokens_that_the_model_lacks_is_refused(
+    family: str, tiny_model: Callable[..., Any], as_loaded: Callable[..., LoadedModel]
+) -> None:
+    given = DocumentSet(torch.full((1, 8), 5), leading_bos=False, source="inline")
+    with pytest.raises(InvalidRequest, match="token 300") as caught:
+        influence.measure(
+            as_loaded(tiny_model(family)), given, objective="target_logprob", target_ids=[3, 300]
+        )
+    assert caught.value.field == "target"
 
 
 def test_target_logprob_is_the_logarithm_of_a_product_of_next_token_probabilities(

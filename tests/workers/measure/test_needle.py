@@ -141,6 +141,17 @@ def test_too_short_for_a_fact_says_how_long_it_must_be(
     assert needle.measure(reader(), needed, depths=2).by_fact.shape == (8, 2)
 
 
+def test_tokens_that_the_model_lacks_are_refused(
+    tiny_model: Callable[..., Any],
+    make_tokenizer: Callable[..., Any],
+    as_loaded: Callable[..., LoadedModel],
+) -> None:
+    small = as_loaded(tiny_model(vocab_size=40, max_position_embeddings=1024), make_tokenizer())
+    with pytest.raises(DocumentsUnusable, match="40 rows") as caught:
+        needle.measure(small, 600, depths=3, facts=2)
+    assert caught.value.field == "needle"
+
+
 def test_without_a_tokenizer_there_is_no_fact(
     tiny_model: Callable[..., Any], as_loaded: Callable[..., LoadedModel]
 ) -> None:
