@@ -8,7 +8,7 @@ was seen, a prompt of one repeated token decides: without positions every attent
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from service.contract.models import PositionalEncoding
 from workers.instrument.attention import AttentionCall, BatchShape
 from workers.instrument.capture import Capture, capturing
 from workers.instrument.inspection import Instrumentation, inspect, probe_ids, stream_width
+from workers.instrument.positional_bias import bias_of
 
 _WINDOW_FIELDS = ("sliding_window", "attention_window_size", "window_size")
 _ROTATIONS = frozenset({"cos", "sin", "polar"})
@@ -167,33 +168,15 @@ class BiasRows:
     """Observer that asks of the first attention operations whether a positional bias is added."""
 
     kind: PositionalEncoding | None = None
-    _seen: int = field(default=0)
 
     def begin(self, call: AttentionCall) -> None:
         """Look at the bias of one operation."""
-        row = last_bias_row(call)
-        if row is None or self.kind == "alibi":
-            return
-        by_distance = row.flip(-1) - row[:, -1:]
-        size = float(by_distance.nan_to_num().abs().max())
-        if size <= 2e-5 * (1 + float(row.nan_to_num().abs().max())):
-            return
-        distance = torch.arange(row.shape[-1], dtype=row.dtype, device=row.device)
-        slope = by_distance[:, 1:2]
-        straight = (by_distance - slope * distance).nan_to_num().abs().max()
-        self.kind = "alibi" if float(straight) < 2e-2 * size else "relative"
+        found = None if self.kind == "alibi" else bias_of(call)
+        if found is not None:
+            self.kind = "relative" if found.slopes is None else "alibi"
 
     def rows(self, call: AttentionCall, start: int, probabilities: Tensor) -> None:
         """Nothing to learn from the weights."""
-
-
-def last_bias_row(call: AttentionCall) -> Tensor | None:
-    """Bias added to the last query's logits, [H, n]; None when the operation takes none."""
-    if call.observed_bias is not None:
-        return call.observed_bias[:, 0]
-    if call.bias is None:
-        return None
-    return call.bias[0].expand(call.heads, -1, -1)[:, -1].float()
 
 
 @dataclass

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from workers.instrument.attention import AttentionCall, wide
+from workers.instrument.positional_bias import BiasSeen, bias_of
 from workers.measure.kernel_statistics import (
-    BiasSeen,
     Detail,
     LayerStatistics,
     MaskSeen,
-    bias_seen,
     mask_seen,
 )
 
@@ -33,7 +32,7 @@ class Accumulator:
         self.documents = 0
         self.scaling = call.scaling
         self.mask: MaskSeen = _mask(call)
-        self.bias: BiasSeen | None = _bias(call)
+        self.bias: BiasSeen | None = bias_of(call)
         self._bins = None if edges is None else _membership(edges.to(device), n)
         size = n if self._bins is None else int(self._bins.shape[1])
 
@@ -162,27 +161,14 @@ def _membership(edges: Tensor, n: int) -> Tensor:
 
 
 def _mask(call: AttentionCall) -> MaskSeen:
-    visible = call.visible(0, call.length)[0, 0]
+    n = call.length
+    if call.plain:  # known without a mask, which would be n x n
+        return mask_seen(np.arange(1, n + 1), np.zeros(n, dtype=np.int64))
+    blocks = [call.visible(start, stop)[0, 0] for start, stop in call.blocks()]
     return mask_seen(
-        visible.sum(-1).cpu().numpy().astype(np.int64),
-        visible.to(torch.uint8).argmax(-1).cpu().numpy().astype(np.int64),
+        torch.cat([rows.sum(-1) for rows in blocks]).cpu().numpy(),
+        torch.cat([rows.to(torch.uint8).argmax(-1) for rows in blocks]).cpu().numpy(),
     )
-
-
-def _bias(call: AttentionCall) -> BiasSeen | None:
-    n, middle = call.length, call.length // 2
-    if n < 3:
-        return None
-    if call.observed_bias is not None:
-        rows = call.observed_bias
-    elif call.bias is not None:
-        full = call.bias[0].expand(call.heads, n, -1)
-        seen = call.visible(0, n)[0].expand(call.heads, -1, -1)[:, [n - 1, middle]]
-        rows = full[:, [n - 1, middle]].float().masked_fill(~seen, torch.nan)
-    else:
-        return None
-    found = _numpy(rows)
-    return bias_seen(found[:, 0], found[:, 1, : middle + 1])
 
 
 def _numpy(tensor: Tensor) -> NDArray[Any]:

@@ -8,6 +8,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.instrument.positional_bias import BiasSeen
+
 F64 = NDArray[np.float64]
 Detail = Literal["per_head", "mean", "distance"]
 
@@ -23,18 +25,6 @@ class MaskSeen:
     kind: Literal["causal", "window", "other"]
     window: int | None
     visible: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class BiasSeen:
-    """The positional bias that a layer adds to its logits, as a function of distance.
-
-    ``by_distance`` [H, w] is the bias at distance 0..w-1 less that at distance 0. ``slopes`` [H]
-    are the ALiBi slopes s with bias = -s * distance, or None when it is not linear.
-    """
-
-    by_distance: F64
-    slopes: F64 | None
 
 
 @dataclass(frozen=True)
@@ -141,34 +131,3 @@ def mask_seen(visible: NDArray[np.int64], first: NDArray[np.int64]) -> MaskSeen:
     if contiguous and bool((visible == np.minimum(rows + 1, window)).all()):
         return MaskSeen("window", window, visible)
     return MaskSeen("other", None, visible)
-
-
-def bias_seen(last: F64, middle: F64) -> BiasSeen | None:
-    """A bias that depends on distance alone, from two rows of it; None when there is none.
-
-    ``last`` [H, n] is the bias of the last query, ``middle`` [H, n // 2 + 1] that of query n // 2;
-    NaN where masked. Rounding in models that add bias and content before we see them allows for
-    1e-5 of the largest entry; transformers rounds Falcon's slopes to bfloat16, hence the 1e-2.
-    """
-    profile = _by_distance(last)
-    check = _by_distance(middle)
-    shared = min(profile.shape[1], check.shape[1])
-    size = float(np.abs(profile).max())
-    noise = 2e-5 * (1 + float(np.nanmax(np.abs(last))))
-    if size <= noise:
-        return None
-    if float(np.abs(profile[:, :shared] - check[:, :shared]).max()) > noise + 1e-2 * size:
-        return None
-    distance = np.arange(profile.shape[1], dtype=np.float64)
-    slopes = -(profile @ distance) / max(float(distance @ distance), 1.0)
-    linear = float(np.abs(profile + slopes[:, None] * distance).max()) <= noise + 1e-2 * size
-    return BiasSeen(profile, slopes if linear else None)
-
-
-def _by_distance(row: F64) -> F64:
-    """A query's bias by distance, nearest first, up to the first masked key, less the nearest."""
-    profile = row[:, ::-1]
-    masked = np.isnan(profile).any(0)
-    if masked.any():
-        profile = profile[:, : int(masked.argmax())]
-    return np.asarray(profile - profile[:, :1])

@@ -34,6 +34,14 @@ def test_kind(family: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "family", [*KINDS["alibi"], *KINDS["sinusoidal"], "openai_gpt", "gpt_neo", "gpt2", "llama"]
+)
+def test_rounding_is_no_bias(family: str) -> None:
+    full, half = build(family), build(family).to(torch.bfloat16)
+    assert describe_positions(half).kind == describe_positions(full).kind
+
+
+@pytest.mark.parametrize(
     ("family", "windows"),
     [
         ("llama", (None,) * 4),
