@@ -43,7 +43,7 @@ class ModelCache:
         resolved = sources.resolve(request, self.options)
         check()
         key = self._key(request, resolved)
-        loaded = self._held.pop(key, None)
+        loaded = self._held.get(key)
         if loaded is None:
             source = sources.fetch(resolved, self.options)
             check()
@@ -51,6 +51,7 @@ class ModelCache:
         else:
             check_length(loaded.id, loaded.text_config, request.sequence_length)
         self._held[key] = loaded
+        self._held.move_to_end(key)
         self._shrink(keep=1)
         return loaded
 

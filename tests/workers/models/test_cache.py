@@ -37,6 +37,7 @@ def test_asked_for_again_it_is_the_same_model(options: LoadOptions) -> None:
     assert cache.get(request(weights="random", seed=2)) is not random
     with pytest.raises(TooLong):
         cache.get(request(sequence_length=500))
+    assert cache.get(request()) is first
 
 
 @pytest.mark.usefixtures("three")
