@@ -47,9 +47,10 @@ class HeadGate(TorchFunctionMode):
         if not isinstance(out, Tensor):
             return out
         name = getattr(func, "__name__", "")
-        if name == "scaled_dot_product_attention" and out.dim() == 4 and out.shape[-2] == 1:
-            self.calls += 1
-            return self._mixed(out * self._gate(out.shape[1], out)[:, :, None, None])
+        if name == "scaled_dot_product_attention" and out.dim() == 4 and _one_key(args, kwargs):
+            self.calls += 1  # [B, H, 1, d_v], or [B, G, H/G, d_v] where heads share keys
+            gate = self._gate(out.shape[1] * out.shape[2], out)
+            return self._mixed(out * gate.reshape(*out.shape[:3], 1))
         if name in _SOFTMAX and out.dim() in (3, 4) and out.shape[-2] == 1 == out.shape[-1]:
             batch = self._heads.numel()
             if out.shape[0] % batch == 0:
@@ -78,3 +79,9 @@ class HeadGate(TorchFunctionMode):
         each = torch.arange(heads, device=like.device)
         chosen = self._heads.to(like.device)[:, None]
         return ((chosen == each) | (chosen < 0)).to(like.dtype)
+
+
+def _one_key(args: Any, kwargs: dict[str, Any] | None) -> bool:
+    """Whether a fused attention sees one key, however its queries are packed."""
+    key = args[1] if len(args) > 1 else (kwargs or {})["key"]
+    return bool(key.shape[-2] == 1)

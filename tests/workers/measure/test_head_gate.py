@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tiny_families import HEADS, build
 
 from workers.instrument import SiteReader, inspect
+from workers.measure import gains
 from workers.measure.head_gate import HeadGate
 
 FAMILIES = ["gpt2", "bloom", "mpt", "gpt_neo", "xglm", "falcon_alibi", "falcon_new", "llama", "phi"]
@@ -80,3 +82,16 @@ def test_the_value_is_the_mix_and_the_gradient_is_the_tokens_own(attention: Any)
     expected = torch.zeros(3, HEADS)
     expected[0], expected[1, 0], expected[2, 1] = 1, 1, 1
     torch.testing.assert_close(gradient[:, :, 0].mean(-1), expected)
+
+
+def test_wide_heads_that_share_keys() -> None:
+    """Beyond 256 wide, transformers packs a single query's heads along the axis of queries."""
+    changes = {"head_dim": 288, "num_hidden_layers": 2}
+    ids = torch.randint(3, 130, (2, 12), generator=torch.Generator().manual_seed(0))
+    fused, eager = (
+        gains.predict(model, inspect(model), ids)
+        for model in (build("llama", how, **changes) for how in ("sdpa", "eager"))
+    )
+    assert fused.reason is None
+    assert eager.influence is not None
+    np.testing.assert_allclose(fused.influence, eager.influence, rtol=1e-3)
