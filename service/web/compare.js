@@ -35,7 +35,7 @@ function clear() {
 
 async function compare() {
   const [a, b, source] = ["compare-a", "compare-b", "compare-source"].map((id) => byId(id).value);
-  if (!a || !b) throw new Error("There is nothing to compare yet: measure a model first.");
+  if (!a || !b) throw new Error("There is no known profile to compare: measure a model first.");
   if (a === b) throw new Error("First and second are the same profile: choose another one, or measure a second.");
   const bins = Math.min(MOST_BINS, ...[a, b].map((id) => known.get(id).sequence_length));
   const address = `v1/comparisons?${new URLSearchParams({ a, b, source, bins })}`;

@@ -81,7 +81,7 @@ export function showError(box, error, form = null) {
   box.hidden = error === null;
   if (error === null) return;
   const lines = error.errors?.length
-    ? error.errors.map((item) => `${item.field}: ${item.message}`)
+    ? error.errors.map(({ field, message }) => (message.startsWith(`\`${field}\``) ? message : `${field}: ${message}`))
     : [error.message];
   box.replaceChildren(...lines.map((line) => h("p", {}, line)));
   const fields = (error.errors ?? []).map((item) => named(form, item.field)).filter(Boolean);

@@ -169,15 +169,16 @@ function drawMixing() {
   byId("mixing").hidden = mixing === null;
   if (mixing === null) return;
   const add = (sign) => mixing.lambda.map((value, layer) => value + sign * mixing.std[layer]);
+  const layers = mixing.layers ?? mixing.lambda.map((_, layer) => layer);
   charts.mixing.draw({
     name: "Mixing coefficient by layer",
-    x: mixing.lambda.map((_, layer) => layer),
-    xRange: [-0.5, mixing.lambda.length - 0.5],
+    x: layers,
+    xRange: [Math.min(...layers) - 0.5, Math.max(...layers) + 0.5],
     series: [{ label: "lambda", values: mixing.lambda, place: -1, points: true }],
     band: { low: add(-1), high: add(1) },
     xLabel: "layer",
     yLabel: "lambda",
-    xText: (index) => `layer ${index}`,
+    xText: (index) => `layer ${layers[index]}`,
     xTicks: (u, ticks) => ticks.map((value) => (Number.isInteger(value) ? String(value) : "")),
   });
 }

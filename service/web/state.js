@@ -78,6 +78,6 @@ export function profileSelect(select, preferred) {
   return () => {
     const chosen = (byHand && select.value) || preferred() || select.value;
     const options = [...known.values()].map((item) => new Option(label(item), item.id, false, item.id === chosen));
-    select.replaceChildren(...(options.length ? options : [new Option("none yet: measure a model first", "")]));
+    select.replaceChildren(...(options.length ? options : [new Option("no known profile", "")]));
   };
 }
