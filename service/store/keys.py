@@ -76,8 +76,12 @@ STRANDED_US: Final = 600_000_000
 """After waiting this long in a queue that had no worker for as long, a job moves to the other
 queue (µs)."""
 
-WAIT_BUCKETS: Final[tuple[float, ...]] = (0.01, 0.1, 0.5, 1, 5, 15, 60, 300, 1_800, 7_200)
-RUN_BUCKETS: Final[tuple[float, ...]] = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1_800, 7_200)
+WAIT_BUCKETS: Final[tuple[float, ...]] = (
+    0.01, 0.1, 0.5, 1, 5, 15, 60, 120, 300, 600, 1_200, 2_400, 7_200,
+)  # fmt: skip
+RUN_BUCKETS: Final[tuple[float, ...]] = (
+    0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1_200, 2_400, 7_200,
+)  # fmt: skip
 """Upper bounds of the histograms of waiting and of running, in seconds."""
 
 

@@ -75,8 +75,8 @@ class StoreMetrics:
 
 def _histogram(stats: Mapping[str, str], name: str, bounds: tuple[float, ...]) -> Histogram:
     total, buckets = 0, {}
-    for slot, bound in enumerate((*bounds, float("inf")), start=1):
-        total += int(stats.get(f"{name}:{slot}", 0))
+    for bound in (*bounds, float("inf")):
+        total += int(stats.get(f"{name}<={bound:g}", 0))
         buckets[bound] = total
     return Histogram(buckets, float(stats.get(f"{name}:sum", 0)))
 

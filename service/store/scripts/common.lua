@@ -11,12 +11,13 @@ local function int(n) return string.format('%.0f', n) end
 
 local function count(name, by) redis.call('HINCRBY', STATS, name, by or 1) end
 
+-- By the bound and not by its place, so that other bounds in another version mislabel nothing.
 local function observe(name, buckets, seconds)
-  local slot = #buckets + 1
-  for i, bound in ipairs(buckets) do
-    if seconds <= bound then slot = i; break end
+  local least = 'inf'
+  for _, bound in ipairs(buckets) do
+    if seconds <= bound then least = string.format('%g', bound); break end
   end
-  count(name .. ':' .. slot)
+  count(name .. '<=' .. least)
   redis.call('HINCRBYFLOAT', STATS, name .. ':sum', string.format('%.6f', seconds))
 end
 
