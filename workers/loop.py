@@ -93,7 +93,6 @@ class Worker:
         self._outage_at = float("-inf")
         self._expire_at = 0.0
         self._forget_at = 0.0
-        self._texts_on_disk = False
         # The first look comes soon: this start may be the one after an accident.
         self._mend_at = time.monotonic() + store.lease
 
@@ -150,9 +149,9 @@ class Worker:
             calm = now - self._outage_at > self._store.lease
             if calm and self._store.uptime() > self._store.lease:
                 self._store.expire()
-        if self._texts_on_disk and now >= self._forget_at:
+        if now >= self._forget_at:
             self._forget_at = now + FORGET_SECONDS
-            self._texts_on_disk = not self._store.forget_history()
+            self._store.forget_history()
         if now >= self._mend_at:
             self._mend_at = now + MEND_SECONDS
             self._store.mend()
@@ -180,7 +179,6 @@ class Worker:
             settled = self._report(lambda: self._store.fail(claim, verdict))
         finally:
             self._keeper.drop()
-        self._texts_on_disk |= request is not None and request.confidential
         if not whole:
             clean_up()  # here, where no traceback holds the job's tensors any more
         seconds = round(time.monotonic() - started, 3)
@@ -249,8 +247,7 @@ class Worker:
 
     def _say_goodbye(self) -> None:
         try:
-            if self._texts_on_disk:
-                self._store.forget_history()
+            self._store.forget_history()
             self._store.farewell()
         except (redis.RedisError, OSError):
             log.info("could not say goodbye; the registration expires by itself")

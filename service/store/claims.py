@@ -164,13 +164,21 @@ class ClaimStore:
         return sweeps.expired(self._run("expire", self._max_attempts, self._keep))
 
     def forget_history(self) -> bool:
-        """Have the append-only file written anew from what is still held; whether it was begun.
+        """Have the append-only file written anew if it still holds callers' own texts.
 
-        Until then the file still holds the requests of jobs that ended. A managed server may not
-        allow this; a rewrite that runs already will do, unless the job ended after it began.
+        However their jobs ended, and whoever ended them: the store counts. A managed server may not
+        allow this, and while a rewrite runs already none is begun; a later call tries again.
+
+        Returns:
+            Whether a rewrite was begun.
         """
+        counts = self.client.hmget(keys.STATS, [keys.TEXTS_DROPPED, keys.TEXTS_FORGOTTEN])
+        dropped, forgotten = (int(number or 0) for number in cast("list[bytes | None]", counts))
+        if dropped == forgotten:
+            return False
         try:
             self.client.bgrewriteaof()
+            self.client.hset(keys.STATS, keys.TEXTS_FORGOTTEN, dropped)
         except redis.ResponseError:
             return False
         return True

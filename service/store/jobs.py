@@ -87,6 +87,7 @@ class JobStore:
         owner_key: str | None = None,
         trace: str = "",
         cost: float = 0.0,
+        private: bool = False,
     ) -> Submission:
         """Accept a job, unless the same one waits, runs or is done.
 
@@ -102,6 +103,7 @@ class JobStore:
             owner_key: who asks; None is the one anonymous caller.
             trace: id of the HTTP request, for the worker's log.
             cost: how much work it is, in any unit that all jobs share; 0 is unknown.
+            private: the request holds the caller's own texts.
 
         Raises:
             QueueFull: `max_queued` jobs wait already.
@@ -110,6 +112,7 @@ class JobStore:
         flags = [str(int(high)), str(int(pinned)), owner_key or ANONYMOUS]
         room = 0 if self._crowded else self._max_queued
         limits: list[str | int] = [room, self._resolve_us, trace, f"{cost:.6g}"]
+        limits.append(int(private))
         reply = await self._run("submit", job_id, request_json, queue, *flags, *limits)
         if reply[0] == b"full" and not room:
             raise StoreUnavailable(

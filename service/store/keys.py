@@ -26,7 +26,8 @@ may touch any of them. The Lua scripts get these names from `lua_header`; none i
     {lacuna}:events                  channel  the id of each job whose state or progress changed
 
 Fields of a job: `state`, `queue`, `high`, `pinned`, `request` (JSON, dropped at the end: it may
-hold the caller's texts), `trace` (id of the HTTP request), `cost` (how much work it is),
+hold the caller's texts), `private` (1 if it does), `trace` (id of the HTTP request), `cost` (how
+much work it is),
 `attempts`, `token` (fence: the lease's owner), `worker`, `progress`, `message`, `cancel`,
 `interest` (callers who still want it),
 `by:<owner>` (1 while that caller is interested, 0 afterwards), `created`, `started`, `finished`,
@@ -72,6 +73,10 @@ BUSY: Final = 256
 """So many running jobs of a queue enter an estimate."""
 SEEN: Final = "seen:"
 """Fields of the stats: when a worker of a queue last announced itself, or said goodbye (µs)."""
+TEXTS_DROPPED: Final = "texts_dropped"
+TEXTS_FORGOTTEN: Final = "texts_forgotten"
+"""Fields of the stats: how many requests with callers' own texts were dropped, and how many of
+those the server's file has forgotten as well."""
 STRANDED_US: Final = 600_000_000
 """After waiting this long in a queue that had no worker for as long, a job moves to the other
 queue (µs)."""

@@ -80,6 +80,7 @@ class Profiles:
             pinned=is_pinned(request),
             owner_key=owner,
             trace=trace,
+            private=request.confidential,
         )
 
     async def wait(self, job: Job, seconds: float) -> Job:

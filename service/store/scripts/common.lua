@@ -68,6 +68,7 @@ local function close(id, state, at, keep)
   local ttl, most = string.match(keep, '(%d+) (%d+)')
   redis.call('HSET', key, 'state', state, 'finished', int(at))
   redis.call('HDEL', key, 'request', 'token', 'cancel')
+  if redis.call('HGET', key, 'private') == '1' then count(TEXTS_DROPPED) end
   redis.call('PEXPIRE', key, ttl)
   redis.call('ZADD', ENDED .. state, int(at), id)
   forget(state, tonumber(most))

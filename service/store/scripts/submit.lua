@@ -1,5 +1,5 @@
 -- Accept a job, once. ARGV: id, request, queue, high, pinned, owner, max_queued, resolve_ttl (µs), trace,
--- cost.
+-- cost, private.
 -- -> {'full', mean run, workers}, or {'kept' | 'created', view}
 local id, request, queue, high, pinned, owner = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local key, at = JOB .. id, now()
@@ -38,7 +38,7 @@ end
 
 -- HSET comes first: a server out of memory refuses it, and then nothing is written at all.
 redis.call('HSET', key, 'state', 'queued', 'queue', queue, 'high', high, 'pinned', pinned, 'request', request,
-  'trace', ARGV[9], 'cost', ARGV[10], 'attempts', '0', 'progress', '0', 'message', '', 'created', int(at))
+  'trace', ARGV[9], 'cost', ARGV[10], 'private', ARGV[11], 'attempts', '0', 'progress', '0', 'message', '', 'created', int(at))
 if state then redis.call('ZREM', ENDED .. state, id) end
 redis.call('HDEL', key, 'token', 'worker', 'cancel', 'started', 'finished', 'code', 'detail', 'retryable', 'profile')
 -- Earlier callers may still read the job, but only this one wants it now.
