@@ -15,9 +15,11 @@ from tiny_types import NotBuilt, tiny
 from transformers import PreTrainedModel
 
 from service.contract.errors import LacunaError, ModelUnsupported
+from service.contract.profiles import PREDICTION_NAMES
+from workers import predict
 from workers.documents import DocumentSet
-from workers.instrument import describe_positions, inspect
-from workers.measure import influence
+from workers.instrument import Instrumentation, describe_positions, inspect
+from workers.measure import gains, influence
 from workers.measure.kernels import KernelTap
 from workers.measure.mixing import MixingTap
 from workers.measure.taps import Tap
@@ -39,6 +41,7 @@ class Row:
     positions: str = ""
     block: str = ""
     watched_by: str = ""
+    second_moment: str = ""
     notes: str = ""
 
 
@@ -59,9 +62,11 @@ def _measured(model_type: str, model: PreTrainedModel) -> Row:
     positions = describe_positions(model, found)
     windows = sorted({w for w in positions.windows if w is not None})
     notes = [*found.reasons, *found.warnings]
-    failure = _failure(model)
+    failure, predicted = _failure(model, found)
     if failure:
         notes.insert(0, failure)
+    if predicted is not None and predicted.reason is not None and found.level == "full":
+        notes.append(f"no second moment: {_sentence(predicted.reason)}")
     return Row(
         model_type,
         "not working" if failure else found.level.replace("_", " "),
@@ -69,13 +74,15 @@ def _measured(model_type: str, model: PreTrainedModel) -> Row:
         positions.kind + (", window" if windows else ""),
         found.block,
         found.capture,
+        "yes" if predicted is not None and predicted.influence is not None else "no",
         "; ".join(notes),
     )
 
 
-def _failure(model: PreTrainedModel) -> str | None:
-    """Run a whole measurement; what went wrong, if anything."""
-    found = inspect(model)
+def _failure(
+    model: PreTrainedModel, found: Instrumentation
+) -> tuple[str | None, gains.Prediction | None]:
+    """Run a whole measurement with its predictions; what went wrong, if anything."""
     taps: list[Tap] = []
     mixing = MixingTap(model, found.sites)
     kernels = None if found.capture == "none" else KernelTap(model, found)
@@ -87,13 +94,30 @@ def _failure(model: PreTrainedModel) -> str | None:
     try:
         result = influence.measure(_loaded(model), documents, batch_size=2, taps=taps)
     except LacunaError as error:
-        return f"the measurement fails: {_sentence(error.detail)}"
+        return f"the measurement fails: {_sentence(error.detail)}", None
     if not (np.isfinite(result.norms).all() and (result.norms.sum(-1) > 0).all()):
-        return "gradients are not finite"
+        return "gradients are not finite", None
     if found.sites and not ((mixing.by_token >= 0) & (mixing.by_token <= 1)).all():
-        return "mixing leaves [0, 1]"
-    if kernels is not None and not np.isfinite(kernels.result().last_token_attention).all():
-        return "kernels are not finite"
+        return "mixing leaves [0, 1]", None
+    attention = None if kernels is None else kernels.result()
+    if attention is not None and not np.isfinite(attention.last_token_attention).all():
+        return "kernels are not finite", None
+    if not found.sites:
+        return None, None
+    failure = _failing(predict.Evidence(LENGTH, mixing.per_document.mean(axis=0), attention))
+    return failure if found.level == "full" else None, gains.predict(model, found, ids)
+
+
+def _failing(evidence: predict.Evidence) -> str | None:
+    """What is missing of the predictions that follow from mixing and kernels."""
+    try:
+        for name in PREDICTION_NAMES:
+            if name != "second_moment" and abs(predict.predict(name, evidence).sum() - 1) > 1e-9:
+                return f"{name} does not sum to 1"
+        predict.forces(evidence)
+        predict.collapse(evidence)
+    except predict.Unavailable as reason:
+        return f"no prediction of kernels: {reason}"
     return None
 
 
@@ -150,7 +174,10 @@ def render(rows: Sequence[Row]) -> str:
         f"{number['not built']} could not be built that small, "
         f"{number['not working']} do not work.",
         "",
-        "- **full**: influence, mixing and attention kernels, and so every prediction.",
+        "- **full**: influence, mixing, attention kernels, and every prediction that follows from",
+        "  them. `second_moment` runs the model's branches alone and has a column of its own: "
+        f"{sum(row.support == 'full' and row.second_moment == 'yes' for row in rows)}",
+        f"  of the {number['full']} have it.",
         "- **influence only**: the gradient alone (and mixing where the notes say so).",
         "- **refused**: `model_unsupported`, with the reason given here.",
         "- **not built**: no tiny model could be made of its configuration; nothing is known about",
@@ -160,8 +187,9 @@ def render(rows: Sequence[Row]) -> str:
         "the fused attention call (`sdpa`), or the softmax itself. Windows are those of the tiny",
         "configuration. What a real model supports is found by inspecting that model, not here.",
         "",
-        "| type | support | attention layers | positions | block | watched by | notes |",
-        "|---|---|---|---|---|---|---|",
+        "| type | support | attention layers | positions | block | watched by | second moment "
+        "| notes |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     lines += ["| " + " | ".join(astuple(row)) + " |" for row in rows]
     return "\n".join(lines) + "\n"
