@@ -85,8 +85,8 @@ def _no_config(model: str, names: set[str]) -> str:
         return f"`model`: {model} is an adapter only; merge it into its base model and profile that"
     if any(name.endswith(".gguf") for name in names):
         return (
-            f"`model`: {model} offers GGUF weights only; their blocks carry no gradients. "
-            "Profile the repository they were made from."
+            f"`model`: {model} offers GGUF weights only, and Lacuna reads safetensors; name the "
+            "original repository that they were made from"
         )
     return f"`model`: {model} has no config.json, so it is no transformers model"
 
