@@ -107,26 +107,6 @@ def test_one_document_that_does_not_fit_names_the_longest(on: Callable[..., Load
         torch.cuda.set_per_process_memory_fraction(1.0)
 
 
-def test_layers_on_two_devices_are_gathered(on: Callable[..., LoadedModel]) -> None:
-    hooks = pytest.importorskip("accelerate.hooks", reason="accelerate is not installed")
-    whole = on("cuda")
-    given = texts(whole)
-    sites = inspect(whole.model).sites
-    expected_tap = MixingTap(whole.model, sites)
-    expected = influence.measure(whole, given, taps=[expected_tap])
-    split = on("cuda")
-    inner: Any = split.model.model
-    for layer in inner.layers[15:]:
-        layer.to("cpu")
-        hooks.add_hook_to_module(layer, hooks.AlignDevicesHook(torch.device("cpu")))
-    for module in (inner.norm, split.model.lm_head):
-        hooks.add_hook_to_module(module, hooks.AlignDevicesHook(torch.device("cuda")))
-    tap = MixingTap(split.model, sites)
-    found = influence.measure(split, given, taps=[tap])
-    np.testing.assert_allclose(found.norms, expected.norms, rtol=1e-2)
-    np.testing.assert_allclose(tap.per_document, expected_tap.per_document, rtol=1e-3)
-
-
 def test_the_needle_needs_a_tokenizer_and_runs_on_the_device(
     smollm2_on_cuda: LoadedModel,
 ) -> None:
