@@ -19,6 +19,8 @@ from service.contract.profiles import ProfileSummary
 
 SUMMARIES: Final = 100
 """So many of the newest profiles are looked at."""
+SURE: Final = 0.975
+"""Share of the draws that must have a zone, for the least of a 95% band to be above 0."""
 _MODELS: Final = 50
 _LABELS: Final = ("model", "weights", "tokens", "objective", "documents", "version")
 _MEANINGS: Final = {
@@ -93,4 +95,6 @@ def _band(zone: DeadZone) -> tuple[float, float]:
     if zone.start_band is None or zone.end_band is None:
         return float(zone.end - zone.start), float(zone.end - zone.start)
     shortest = max(0.0, zone.end_band.low - zone.start_band.high)
+    if zone.support is not None and zone.support < SURE:
+        shortest = 0.0  # the bands are of the draws that have a zone; others have none
     return shortest, zone.end_band.high - zone.start_band.low

@@ -42,6 +42,9 @@ class DeadZone(Wire):
     start_band: Interval | None = None
     """Bootstrap band of `start` over documents; null for a theoretical curve."""
     end_band: Interval | None = None
+    support: Fraction | None = None
+    """Share of the bootstrap draws that have such a zone at all; the bands are of those. Below
+    0.975 another draw of documents may well have none. Null where there are no bands."""
 
 
 class Shape(Wire):

@@ -43,6 +43,7 @@ class DeadZone:
         threshold: as asked; 1 is the density of a uniform curve.
         start_band: 95% bootstrap interval of `start`, or None without resampled curves.
         end_band: the same of `end`.
+        support: share of the resampled curves that have a zone at all, in [0, 1]; or None.
     """
 
     start: int
@@ -54,6 +55,7 @@ class DeadZone:
     threshold: float
     start_band: Interval | None = None
     end_band: Interval | None = None
+    support: float | None = None
 
 
 @dataclass(frozen=True)
@@ -142,8 +144,8 @@ def dead_zone(
         influence: F64[n], non-negative; normalised here.
         threshold: density, > 0; 1 is uniform.
         window_fraction: of `smoothed_density`.
-        curves: F64[draws, n] from `aggregate.bootstrap`; gives the bands of both ends. Draws
-            without a zone are left out of the bands.
+        curves: F64[draws, n] from `aggregate.bootstrap`; gives the bands of both ends, and their
+            support: draws without a zone are left out of the bands.
 
     Returns:
         The zone, or None when the smoothed density is nowhere below.
@@ -173,23 +175,25 @@ def dead_zone(
         threshold=float(threshold),
         start_band=bands[0],
         end_band=bands[1],
+        support=bands[2],
     )
 
 
 def _bands(
     curves: npt.ArrayLike | None, threshold: float, window_fraction: float
-) -> tuple[Interval | None, Interval | None]:
+) -> tuple[Interval | None, Interval | None, float | None]:
     if curves is None:
-        return None, None
+        return None, None, None
     below = _below(smoothed_density(curves, window_fraction), threshold)
     zones = [zone for row in below if (zone := _longest_run(row)) is not None]
     if not zones:
-        return None, None
+        return None, None, 0.0
     tail = (1 - BAND_LEVEL) / 2
     low, high = np.quantile(np.array(zones, dtype=np.float64), [tail, 1 - tail], axis=0)
     return (
         Interval(float(low[0]), float(high[0])),
         Interval(float(low[1]), float(high[1])),
+        len(zones) / len(below),
     )
 
 

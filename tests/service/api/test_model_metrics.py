@@ -53,6 +53,13 @@ def test_the_band_of_the_fraction_comes_from_the_bands_of_the_ends() -> None:
     assert found["dead_zone_fraction_high", "gpt2", "newest"] == 0.55
 
 
+def test_a_zone_that_few_draws_have_may_be_none() -> None:
+    for support, low in ((None, 0.25), (1.0, 0.25), (0.975, 0.25), (0.97, 0.0), (0.015, 0.0)):
+        found = samples([summary(1, dead_zone={**ZONE, "support": support})])
+        assert found["dead_zone_fraction_low", "gpt2", "newest"] == low
+        assert found["dead_zone_fraction_high", "gpt2", "newest"] == 0.55
+
+
 def test_other_lengths_and_weights_are_no_versions_of_each_other() -> None:
     found = text([summary(1), summary(2, sequence_length=50), summary(3, weights="random")])
     assert b"previous" not in found

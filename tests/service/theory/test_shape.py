@@ -176,6 +176,23 @@ def test_the_band_holds_the_ends_and_comes_only_with_draws() -> None:
     flat = dead_zone(curve, curves=np.ones((5, 128)))
     assert flat is not None
     assert flat.end_band is None
+    assert flat.support == 0
+
+
+def test_the_support_is_the_share_of_draws_that_have_a_zone() -> None:
+    curve = valley(128, 0.8)
+    draws = np.ones((200, 128))
+    draws[:3] = curve
+    zone = dead_zone(curve, curves=draws)
+    assert zone is not None
+    assert zone.support == 3 / 200
+    assert zone.start_band is not None
+    sure = dead_zone(curve, curves=np.tile(curve, (200, 1)))
+    assert sure is not None
+    assert sure.support == 1
+    bare = dead_zone(curve)
+    assert bare is not None
+    assert bare.support is None
 
 
 def test_impossible_settings_are_refused() -> None:
