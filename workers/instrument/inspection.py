@@ -20,6 +20,7 @@ from service.contract.errors import ModelUnsupported
 from workers.faults import ours
 from workers.instrument import recipe
 from workers.instrument.capture import Capture, choose
+from workers.instrument.paths import CUT, share_from
 from workers.instrument.silence import silenced
 from workers.instrument.sites import Site
 from workers.instrument.tracker import track
@@ -63,8 +64,7 @@ def inspect(model: PreTrainedModel) -> Instrumentation:
         )
     ids = probe_ids(model)
     logits = _first_logits(model, ids)
-    tolerance = tolerance_of(model)
-    _refuse_not_causal(model, ids, logits, tolerance)
+    _refuse_not_causal(model, ids)
     found = recipe.write(track(model, ids, stream_width(model)))
     declared = getattr(model.config.get_text_config(), "num_hidden_layers", 0) or 0
     layers = max(int(declared), len(found.sites))  # BART counts its encoder's
@@ -96,12 +96,6 @@ def probe_ids(model: PreTrainedModel) -> Tensor:
 def tolerance_of(model: PreTrainedModel) -> float:
     """Largest difference, relative to the largest logit, that rounding may cause."""
     return 2e-4 if torch.finfo(model.dtype).eps < 1e-6 else 4e-2
-
-
-def difference(new: Tensor, old: Tensor) -> float:
-    """Largest absolute difference relative to the largest entry of ``old``."""
-    scale = old.float().abs().max().clamp_min(1e-30)
-    return float((new.float() - old.float()).abs().max() / scale)
 
 
 def _embedding(model: PreTrainedModel) -> Tensor:
@@ -143,23 +137,12 @@ def _first_logits(model: PreTrainedModel, ids: Tensor) -> Tensor:
     return logits
 
 
-def _changed(model: PreTrainedModel, ids: Tensor, columns: slice) -> Tensor:
-    vocabulary = int(_embedding(model).shape[0])
-    low = min(3, vocabulary - 1)
-    other = ids.clone()
-    other[:, columns] = (other[:, columns] - low + 1) % max(vocabulary - low, 1) + low
-    return other
-
-
-def _refuse_not_causal(
-    model: PreTrainedModel, ids: Tensor, logits: Tensor, tolerance: float
-) -> None:
-    moved = _logits(model, _changed(model, ids, slice(-1, None)))
-    leak = difference(moved[:, :-1], logits[:, :-1])
-    if leak > tolerance / 10:  # rounding alone stays two orders below a small encoder's leak
+def _refuse_not_causal(model: PreTrainedModel, ids: Tensor) -> None:
+    leak = share_from(model, ids, slice(None, -1), slice(-1, None))
+    if leak > CUT:
         raise ModelUnsupported(
-            f"The model is not causal: changing the last token moves earlier logits by {leak:.1e} "
-            "of their size (an encoder or a prefix model)."
+            f"The model is not causal: the last token moves earlier logits by {leak:.1e} of what "
+            "moves them most (an encoder or a prefix model)."
         )
 
 
@@ -230,6 +213,4 @@ def _full(
 def _other_mixers(model: PreTrainedModel, ids: Tensor, sites: Sequence[Site]) -> bool:
     """With every attention update silenced, do earlier tokens still reach the last logits?"""
     with silenced(model, sites):
-        still = _logits(model, ids)[:, -1]
-        moved = _logits(model, _changed(model, ids, slice(None, -1)))[:, -1]
-    return difference(moved, still) > tolerance_of(model) / 20
+        return share_from(model, ids, slice(-1, None), slice(None, -1)) > CUT

@@ -48,13 +48,36 @@ def test_block_form(family: str, block: str) -> None:
     assert inspect(build(family)).block == block
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     ("family", "reason"),
     [("bert", "not causal"), ("mamba", "no softmax attention")],
 )
-def test_refusals_say_why(family: str, reason: str) -> None:
+def test_refusals_say_why(family: str, reason: str, dtype: torch.dtype) -> None:
     with pytest.raises(ModelUnsupported, match=reason):
-        inspect(build(family))
+        inspect(build(family).to(dtype))
+
+
+@pytest.mark.parametrize("family", ["llama", "mixtral"])
+def test_rounding_is_no_leak(family: str) -> None:
+    """Sums are grouped otherwise when other tokens run beside: one logit moves by one step."""
+    model = build(family).to(torch.bfloat16)
+    seen: list[float] = []
+
+    def other_kernel(_module: object, args: tuple[Tensor, ...], out: Tensor) -> Tensor:
+        seen.append(float(args[0].detach().float().sum()))
+        if seen[-1] == seen[0]:
+            return out
+        rows = out[:, :-1].detach()
+        step = torch.zeros_like(rows)
+        at = int(rows.abs().argmax())
+        step.view(-1)[at] = 2.0 ** (int(rows.flatten()[at].abs().log2().floor()) - 7)
+        return out + torch.cat([step * rows.sign(), torch.zeros_like(out[:, -1:])], 1)
+
+    model.lm_head.register_forward_hook(other_kernel)
+    found = inspect(model)
+    assert found.level == "full"
+    assert not found.other_mixers
 
 
 def test_refuses_an_encoder_decoder() -> None:
