@@ -116,8 +116,7 @@ def measure(
         check: called several times a second, also within a pass; what it raises ends it.
 
     Raises:
-        DocumentsUnusable: no tokenizer, tokens that the model lacks, or `length` has no room for
-            fact, question and filler.
+        DocumentsUnusable: no tokenizer, unknown tokens, or no room for fact, question and filler.
         NotFinite: a log-probability is NaN or infinite; names the dtype.
         OutOfMemory: one prompt does not fit.
     """
