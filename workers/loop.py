@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Protocol
@@ -26,7 +26,7 @@ from service import logs
 from service.contract.jobs import Failure
 from service.contract.models import WorkerModels
 from service.contract.profiles import ProfileRequest
-from service.store.claims import Claim, ClaimStore, Outcome, Settled
+from service.store.claims import Claim, ClaimStore, Outcome
 from service.store.connection import is_outage
 from workers.faults import Fatal, classify, clean_up
 from workers.lease import (
@@ -39,16 +39,14 @@ from workers.lease import (
     LeaseLost,
     Shutdown,
 )
-from workers.pending import PendingResult, PendingResults
+from workers.pending import PendingResults
+from workers.results import Results
 
 __all__ = ["Cancelled", "Facts", "GiveBack", "Handler", "Interruption", "JobContext", "LeaseLost",
            "Outcome", "Worker"]  # fmt: skip
 
 log = logging.getLogger(__name__)
 
-RECORD_SECONDS = 300.0
-"""How long a worker stands by a result that cannot be recorded; then it waits on disk alone."""
-RETRY_SECONDS = 0.5
 MEND_SECONDS = 600.0
 FORGET_SECONDS = 60.0
 """At most this often the store's file is written anew, to be rid of callers' own texts."""
@@ -86,11 +84,13 @@ class Worker:
     def __init__(
         self, store: ClaimStore, handler: Handler, pending: PendingResults, *, grace: float = 20.0
     ) -> None:
-        self._store, self._handler, self._pending = store, handler, pending
+        self._store, self._handler = store, handler
         self._shutdown = Shutdown(grace)
         self._keeper = Keeper(store, self._shutdown, self._announce, self._note_outage)
+        self._results = Results(store, pending, self._shutdown, self._note_outage)
         self._facts = handler.describe()
-        self._outage_at = float("-inf")
+        # Whoever starts now may be starting because of an outage, and cannot know of it.
+        self._outage_at = time.monotonic()
         self._expire_at = 0.0
         self._forget_at = 0.0
         # The first look comes soon: this start may be the one after an accident.
@@ -125,13 +125,13 @@ class Worker:
     def _once(self) -> Fatal | None:
         """One turn: housekeeping, then a job or a short wait for one."""
         try:
-            self._send_pending()
+            self._results.send_kept()
             self._housekeep()
             claim = self._store.claim()
             if claim is None:
                 self._store.wait()
                 return None
-        except (redis.RedisError, OSError) as error:
+        except redis.RedisError as error:
             if not is_outage(error):
                 raise
             self._note_outage()
@@ -149,9 +149,8 @@ class Worker:
             calm = now - self._outage_at > self._store.lease
             if calm and self._store.uptime() > self._store.lease:
                 self._store.expire()
-        if now >= self._forget_at:
+        if now >= self._forget_at and self._store.forget_history():
             self._forget_at = now + FORGET_SECONDS
-            self._store.forget_history()
         if now >= self._mend_at:
             self._mend_at = now + MEND_SECONDS
             self._store.mend()
@@ -164,19 +163,19 @@ class Worker:
             request = ProfileRequest.model_validate_json(claim.request)
             outcome = self._handler(request, context)
             whole = True
-            settled = self._record(claim, outcome)
+            settled = self._results.record(claim, outcome)
         except LeaseLost:
             settled = "lost"
         except Cancelled:
-            settled = self._report(lambda: self._store.cancelled(claim))
+            settled = self._results.report(lambda: self._store.cancelled(claim))
         except GiveBack:
-            settled = self._report(lambda: self._store.release(claim))
+            settled = self._results.report(lambda: self._store.release(claim))
         except Exception as error:
             verdict = classify(error, request)
             if isinstance(verdict, Fatal):
                 return verdict
             self._log_failure(error, verdict)
-            settled = self._report(lambda: self._store.fail(claim, verdict))
+            settled = self._results.report(lambda: self._store.fail(claim, verdict))
         finally:
             self._keeper.drop()
         if not whole:
@@ -189,46 +188,6 @@ class Worker:
         # The traceback is for faults of our own; the caller's faults need none.
         trace = error if failure.code == "internal_error" else None
         log.warning("job fails", exc_info=trace, extra={"code": failure.code})
-
-    def _report(self, call: Callable[[], Settled]) -> Settled | None:
-        """Report an end; if the store stays away, the lease expires and the job runs again."""
-        end = time.monotonic() + RECORD_SECONDS
-        while True:
-            try:
-                return call()
-            except (redis.RedisError, OSError) as error:
-                if not is_outage(error):
-                    raise
-                self._note_outage()
-                if time.monotonic() > end or self._shutdown.left <= 0:
-                    return None
-                time.sleep(RETRY_SECONDS)
-
-    def _record(self, claim: Claim, outcome: Outcome) -> Settled | None:
-        """Record a result. When the store is away it goes to disk first, then it is tried again."""
-        kept: PendingResult | None = None
-
-        def attempt() -> Settled:
-            nonlocal kept
-            try:
-                # Once on disk, it may have waited long: then it counts as late.
-                settled = self._store.finish(claim, outcome, late=kept is not None)
-            except (redis.RedisError, OSError) as error:
-                if kept is None and is_outage(error):
-                    log.warning("the result waits on disk for the store")
-                    kept = self._pending.keep(claim, outcome)
-                raise
-            if kept is not None:
-                self._pending.drop(kept)
-            return settled
-
-        return self._report(attempt)
-
-    def _send_pending(self) -> None:
-        for result in self._pending:
-            settled = self._store.finish(result.claim, result.outcome, late=True)
-            self._pending.drop(result)
-            log.info("a kept result was sent", extra={"settled": settled})
 
     def _announce(self) -> None:
         try:

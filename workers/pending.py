@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -35,6 +36,8 @@ class PendingResults:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        # By this process alone: another may be allowed what this one is not.
+        self._passed_over: set[Path] = set()
 
     def keep(self, claim: Claim, outcome: Outcome) -> PendingResult:
         """Write a result so that it survives this process and this machine's power."""
@@ -57,17 +60,44 @@ class PendingResults:
 
     def drop(self, result: PendingResult) -> None:
         """The store has it."""
-        result.path.unlink(missing_ok=True)
+        try:
+            result.path.unlink(missing_ok=True)
+        except OSError:
+            log.exception("a result that was sent cannot be removed", extra=_of(result.path))
+            self._passed_over.add(result.path)
+
+    def set_aside(self, path: Path) -> None:
+        """Never offer this file again: it cannot be read, or not be sent. Call it in a handler."""
+        log.exception("a kept result is set aside", extra=_of(path))
+        self._passed_over.add(path)
+        with contextlib.suppress(OSError):
+            path.replace(path.with_suffix(".unreadable"))
 
     def __iter__(self) -> Iterator[PendingResult]:
-        for path in sorted(self._folder.glob("*.json")):
+        for path in self._paths():
+            if path in self._passed_over:
+                continue
             try:
-                yield _read(path)
+                result = _read(path)
             except FileNotFoundError:
                 continue  # another worker was faster
-            except (ValueError, KeyError, TypeError):
-                log.exception("a kept result cannot be read", extra={"path": str(path)})
-                path.replace(path.with_suffix(".unreadable"))
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+                self.set_aside(path)
+            else:
+                yield result
+
+    def _paths(self) -> list[Path]:
+        try:
+            return sorted(self._folder.glob("*.json"))
+        except OSError:
+            if self._folder not in self._passed_over:
+                log.exception("kept results cannot be looked for", extra=_of(self._folder))
+                self._passed_over.add(self._folder)
+            return []
+
+
+def _of(path: Path) -> dict[str, str]:
+    return {"path": str(path)}
 
 
 def _private(path: str, flags: int) -> int:
@@ -78,8 +108,10 @@ def _read(path: Path) -> PendingResult:
     document = json.loads(path.read_text(encoding="utf-8"))
     claim, outcome = document["claim"], document["outcome"]
     parts = {name: outcome[name].encode() for name in ("body", "envelope", "summary")}
-    return PendingResult(
-        Claim(claim["job_id"], claim["token"], b"", int(claim["attempt"]), ""),
-        Outcome(profile_id=outcome["profile_id"], **parts),
+    found = PendingResult(
+        Claim(str(claim["job_id"]), str(claim["token"]), b"", int(claim["attempt"]), ""),
+        Outcome(profile_id=str(outcome["profile_id"]), **parts),
         path,
     )
+    _ = found.outcome.model  # it will be asked for
+    return found

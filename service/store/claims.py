@@ -58,6 +58,11 @@ class Outcome:
     envelope: bytes
     summary: bytes
 
+    @property
+    def model(self) -> str:
+        """Whose profile it is, by its summary."""
+        return str(json.loads(self.summary)["model"])
+
 
 class ClaimStore:
     """The queue as a worker sees it.
@@ -136,9 +141,8 @@ class ClaimStore:
                 case, for it is content-addressed; the job ends also when it waits again, but not
                 when another worker holds it.
         """
-        model = str(json.loads(outcome.summary)["model"])
-        parts = (outcome.profile_id, outcome.body, outcome.envelope, outcome.summary, model)
-        return self._finish(claim, late, "done", *parts)
+        parts = (outcome.profile_id, outcome.body, outcome.envelope, outcome.summary)
+        return self._finish(claim, late, "done", *parts, outcome.model)
 
     def fail(self, claim: Claim, failure: Failure) -> Settled:
         """End the job with a reason."""

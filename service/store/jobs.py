@@ -66,7 +66,8 @@ class JobStore:
         self._max_attempts = max_attempts
         self._scripts: dict[ScriptName, AsyncScript] = {}
         self._watcher = Watcher(client, self._read)
-        self._outage_at = float("-inf")
+        # As after an outage: whoever starts now may be starting because of one.
+        self._outage_at = time.monotonic()
         self._crowded = False
 
     async def _run(self, name: ScriptName, *arguments: str | bytes | int) -> Any:
@@ -195,8 +196,8 @@ class JobStore:
         """Requeue, or fail, jobs whose workers went away, and log each; returns how many.
 
         Workers do the same before they claim, but none may be left to do it. Call it every few
-        seconds. It does nothing within one lease of an outage or of the server's start: then every
-        lease looks expired, though the workers are still at work.
+        seconds. It does nothing within one lease of an outage, of the server's start or of this
+        object's: then every lease looks expired, though the workers are still at work.
 
         It also notes whether the server's memory is nearly used up; then `submit` refuses new jobs,
         so that the results of those that wait find room.

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import redis
 import redis.asyncio
 
 from service.contract.jobs import TERMINAL, Job
 from service.contract.profiles import ProfileRequest
+from service.store.claims import ClaimStore
 from service.store.jobs import JobStore
 from service.store.profiles import ProfileStore
 from service.store.registry import workers as registered
@@ -34,7 +36,8 @@ async def jobs(redis_async: redis.asyncio.Redis) -> AsyncIterator[JobStore]:
 
 
 async def submit(jobs: JobStore, request: ProfileRequest) -> str:
-    await jobs.submit(request.job_id, request.model_dump_json().encode(), queue="cpu")
+    document, private = request.model_dump_json().encode(), request.confidential
+    await jobs.submit(request.job_id, document, queue="cpu", private=private)
     return request.job_id
 
 
@@ -152,6 +155,39 @@ async def test_a_job_that_lost_its_last_worker_is_named_in_the_log(
     (line,) = [line for line in lines if line["level"] == "error"]
     assert line["job_id"] == job_id
     assert line["attempts"] == 1
+
+
+async def test_what_lies_wrong_on_disk_does_not_keep_a_worker_from_working(
+    workers: Workers, jobs: JobStore, make_request: Make
+) -> None:
+    folder = workers.data_dir / "pending-results"
+    (folder / "odd.json").mkdir(parents=True)
+    claim = {"job_id": "a" * 32, "token": "w/1", "attempt": 1}
+    outcome = {"profile_id": "b" * 32, "body": "{}", "envelope": "{}", "summary": "{}"}
+    (folder / "kept.json").write_text(json.dumps({"claim": claim, "outcome": outcome}))
+    job_id = await submit(jobs, make_request("sleep 0"))
+    workers.start()
+    assert (await until(jobs, job_id)).state == "done"
+    assert {path.name for path in folder.iterdir()} == {"odd.unreadable", "kept.unreadable"}
+
+
+async def test_a_worker_that_has_just_started_takes_no_lease_for_lost(
+    workers: Workers, jobs: JobStore, redis_sync: redis.Redis, make_request: Make
+) -> None:
+    """It may be starting after an outage, in which every lease ran out though all were at work."""
+    job_id = await submit(jobs, make_request("sleep 0"))
+    other = ClaimStore(redis_sync, name="other", queues=["cpu"], lease=0.01)
+    claim = other.claim()
+    assert claim is not None
+    workers.start(lease=2.0)
+    end = time.monotonic() + 20
+    while not await registered(jobs._client):
+        assert time.monotonic() < end
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(0.7)  # it sweeps every third of a second
+    assert (await jobs.get(job_id)).attempt == 1
+    assert other.beat(claim, 0.5, "") == "ok"
+    assert (await until(jobs, job_id)).attempt == 2
 
 
 async def test_a_server_that_evicts_is_refused(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import stat
 from pathlib import Path
+
+import pytest
 
 from service.store.claims import Claim, Outcome
 from workers.pending import PendingResults
@@ -41,3 +45,40 @@ def test_an_unreadable_file_is_set_aside_and_the_others_are_read(tmp_path: Path)
 
 def test_a_folder_that_does_not_exist_is_empty(tmp_path: Path) -> None:
     assert list(PendingResults(tmp_path / "none")) == []
+
+
+def test_files_that_cannot_be_read_or_sent_are_set_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pending = PendingResults(tmp_path)
+    good = pending.keep(CLAIM, OUTCOME)
+    (tmp_path / "0.json").mkdir()  # stands for a disk that fails: root may read all
+    no_model = json.loads(good.path.read_text())
+    no_model["outcome"]["summary"] = "{}"
+    (tmp_path / "1.json").write_text(json.dumps(no_model))
+    no_model["outcome"]["body"] = 3
+    (tmp_path / "2.json").write_text(json.dumps(no_model))
+    for _ in range(2):
+        assert [found.path for found in pending] == [good.path]
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".unreadable"}
+    assert len(caplog.records) == 3
+
+
+def test_what_cannot_be_set_aside_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*arguments: object, **named: object) -> None:
+        raise OSError(errno.EROFS, "read-only")
+
+    pending = PendingResults(tmp_path)
+    kept = pending.keep(CLAIM, OUTCOME)
+    (tmp_path / "0.json").write_text("{")
+    monkeypatch.setattr(Path, "replace", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert [found.path for found in pending] == [kept.path]
+    pending.drop(kept)
+    assert list(pending) == []
+    assert len(caplog.records) == 2
+    monkeypatch.setattr(Path, "glob", refuse)
+    assert list(pending) == list(pending) == []
+    assert len(caplog.records) == 3

@@ -67,6 +67,22 @@ async def test_a_job_that_lost_its_last_worker_is_named_in_the_log(
     assert (line["job_id"], line["request_id"], line["worker"]) == (JOB, "asked-by", "w")
 
 
+async def test_leases_are_left_alone_by_a_gateway_that_has_just_started(
+    redis_async: redis.asyncio.Redis, redis_sync: redis.Redis
+) -> None:
+    """It may be starting after an outage, of which it cannot know."""
+    while redis_sync.info("server")["uptime_in_seconds"] < 2:
+        await asyncio.sleep(0.1)
+    claims = ClaimStore(redis_sync, name="w", queues=["cpu"], lease=0.01)
+    await JobStore(redis_async).submit(JOB, b"{}", queue="cpu")
+    claims.claim()
+    await asyncio.sleep(0.05)
+    jobs = JobStore(redis_async)
+    assert await jobs.sweep(lease=0.5) == 0
+    await asyncio.sleep(0.6)
+    assert await jobs.sweep(lease=0.5) == 1
+
+
 async def test_leases_are_left_alone_right_after_a_start(
     redis_async: redis.asyncio.Redis, redis_sync: redis.Redis
 ) -> None:
