@@ -64,7 +64,7 @@ def inspect(model: PreTrainedModel) -> Instrumentation:
         )
     ids = probe_ids(model)
     logits = _first_logits(model, ids)
-    _refuse_not_causal(model, ids)
+    _refuse_not_causal(model, ids, logits)
     found = recipe.write(track(model, ids, stream_width(model)))
     declared = getattr(model.config.get_text_config(), "num_hidden_layers", 0) or 0
     layers = max(int(declared), len(found.sites))  # BART counts its encoder's
@@ -137,13 +137,19 @@ def _first_logits(model: PreTrainedModel, ids: Tensor) -> Tensor:
     return logits
 
 
-def _refuse_not_causal(model: PreTrainedModel, ids: Tensor) -> None:
-    leak = share_from(model, ids, slice(None, -1), slice(-1, None))
-    if leak > CUT:
-        raise ModelUnsupported(
-            f"The model is not causal: the last token moves earlier logits by {leak:.1e} of what "
-            "moves them most (an encoder or a prefix model)."
-        )
+def _refuse_not_causal(model: PreTrainedModel, ids: Tensor, logits: Tensor) -> None:
+    if share_from(model, ids, slice(None, -1), slice(-1, None)) <= CUT:
+        return
+    vocabulary = int(_embedding(model).shape[0])
+    low = min(3, vocabulary - 1)
+    other = ids.clone()
+    other[:, -1] = (other[:, -1] - low + 1) % max(vocabulary - low, 1) + low
+    moved = (_logits(model, other) - logits)[:, :-1].float().abs().max()
+    leak = float(moved / logits[:, :-1].float().abs().max().clamp_min(1e-30))
+    raise ModelUnsupported(
+        f"The model is not causal: changing the last token moves earlier logits by {leak:.1e} of "
+        "their size (an encoder or a prefix model)."
+    )
 
 
 def _influence_only(
