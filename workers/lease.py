@@ -148,7 +148,7 @@ class JobContext:
 
 
 class Keeper:
-    """The thread that holds the current job's lease.
+    """The threads that hold the current job's lease and announce this worker.
 
     Args:
         store: the queue.
@@ -165,21 +165,28 @@ class Keeper:
         on_outage: Callable[[], None],
     ) -> None:
         self._store, self._shutdown = store, shutdown
-        self._announce, self._on_outage = announce, on_outage
-        self._interval = min(BEAT_SECONDS, store.lease / 6)
+        self._on_outage = on_outage
+        interval = min(BEAT_SECONDS, store.lease / 6)
         self._current: JobContext | None = None
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lease keeper", daemon=True)
+        # Two, for what an announcement tells may be read from a disk that hangs.
+        tasks = {"lease keeper": (self._keep, interval), "announcer": (announce, ANNOUNCE_SECONDS)}
+        self._threads = [
+            threading.Thread(target=self._repeat, args=task, name=name, daemon=True)
+            for name, task in tasks.items()
+        ]
 
     def start(self) -> None:
         """Begin."""
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
-        """End the thread."""
+        """End both threads; one that hangs is left behind."""
         self._ended.set()
-        self._thread.join(timeout=15)
+        for thread in self._threads:
+            thread.join(timeout=15)
 
     def hold(self, claim: Claim) -> JobContext:
         """Keep this job's lease from now on."""
@@ -193,23 +200,24 @@ class Keeper:
         with self._lock:
             self._current = None
 
-    def _run(self) -> None:
-        announced = float("-inf")
+    def _keep(self) -> None:
+        with self._lock:
+            if self._current is not None:
+                self._beat(self._current)
+
+    def _repeat(self, call: Callable[[], None], interval: float) -> None:
         while True:
+            pause = interval
             try:
-                with self._lock:
-                    if self._current is not None:
-                        self._beat(self._current)
-                if time.monotonic() - announced > ANNOUNCE_SECONDS:
-                    self._announce()
-                    announced = time.monotonic()
+                call()
             except Exception as error:
+                pause = min(interval, BEAT_SECONDS)
                 # Whatever it is, the lease must be kept: this thread does not end.
                 if is_outage(error):
                     self._on_outage()
                 else:
                     log.exception("the lease keeper met an error")
-            if self._ended.wait(self._interval):
+            if self._ended.wait(pause):
                 return
 
     def _beat(self, context: JobContext) -> None:

@@ -91,6 +91,7 @@ class ClaimStore:
         self.client = client
         self.name = name
         self.queues = tuple(queues)
+        self._asked: str | None = None
         self.lease = lease
         self._scripts: dict[ScriptName, Script] = {}
         self._lease_us = int(lease * 1e6)
@@ -109,14 +110,22 @@ class ClaimStore:
         return self.client.blpop(names, timeout=seconds) is not None
 
     def claim(self) -> Claim | None:
-        """Take the next job, if one waits. One job, never more; the attempt counts from here."""
+        """Take the next job, if one waits. One job, never more; the attempt counts from here.
+
+        A call after one that raised gets the job that the other may have taken: its answer may have
+        been lost, and under a new token the job would wait for its lease to run out.
+        """
+        token = self._asked = self._asked or f"{self.name}/{secrets.token_hex(8)}"
+        reply: Any = None
         for queue in self.queues:
-            token = f"{self.name}/{secrets.token_hex(8)}"
             reply = self._run("claim", queue, token, self.name, self._lease_us)
             if reply:
-                job_id, request, attempt, trace = cast(list[bytes], reply)
-                return Claim(job_id.decode(), token, request, int(attempt), trace.decode())
-        return None
+                break
+        self._asked = None
+        if not reply:
+            return None
+        job_id, request, attempt, trace = cast(list[bytes], reply)
+        return Claim(job_id.decode(), token, request, int(attempt), trace.decode())
 
     def beat(self, claim: Claim, progress: float, message: str) -> Beat:
         """Renew the lease, report progress, and learn whether the job was lost or cancelled."""

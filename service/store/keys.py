@@ -19,6 +19,7 @@ may touch any of them. The Lua scripts get these names from `lua_header`; none i
     {lacuna}:profiles:bytes          string   sum of the sizes of all profiles
     {lacuna}:tokenizer:<digest>      string   a tokenizer.json, compressed; expires when unused
     {lacuna}:worker:<name>           string   JSON of what a live worker offers; has a TTL
+    {lacuna}:claim:<name>            string   id of the job that a worker took last; has a TTL
     {lacuna}:workers:<queue>         zset     a queue's workers by when they count as gone (µs)
     {lacuna}:stats                   hash     counters and histograms of all time; mean run times;
                                               when each queue last had a worker (µs)
@@ -57,6 +58,7 @@ PROFILES_BYTES: Final = f"{PREFIX}:profiles:bytes"
 TOKENIZER: Final = f"{PREFIX}:tokenizer:"
 WORKER: Final = f"{PREFIX}:worker:"
 WORKERS: Final = f"{PREFIX}:workers:"
+CLAIM: Final = f"{PREFIX}:claim:"
 STATS: Final = f"{PREFIX}:stats"
 HOUSEKEEPER: Final = f"{PREFIX}:housekeeper"
 EVENTS: Final = f"{PREFIX}:events"

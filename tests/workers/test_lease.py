@@ -201,3 +201,23 @@ def test_an_outage_is_noted_and_survived(short_dir: Path, shutdown: Shutdown, ca
         assert client.hget(keys.job(JOB), "progress") == b"0.7000"
         context.check()
         thread.close()
+
+
+def test_an_announcement_that_hangs_costs_no_lease(
+    redis_sync: redis.Redis, shutdown: Shutdown
+) -> None:
+    """It tells what lies in the folder of models, and the disk below that may hang."""
+    store, claim = held(redis_sync, lease=0.6)
+    hangs = threading.Event()
+    keeper = Keeper(store, shutdown, lambda: _wait(hangs), lambda: None)
+    keeper.start()
+    context = keeper.hold(claim)
+    time.sleep(1.5)
+    assert store.expire() == 0
+    assert context.verdict is Verdict.GO_ON
+    hangs.set()
+    keeper.close()
+
+
+def _wait(event: threading.Event) -> None:
+    event.wait(20)

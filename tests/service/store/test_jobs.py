@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import redis
@@ -570,6 +571,37 @@ async def test_a_full_server_refuses_with_nothing_half_written(
     # An end frees the request.
     assert claims.finish(claim, result(2)) == "ok"
     assert read_profile(redis_sync, name(2)) is not None
+
+
+@pytest.mark.parametrize("lost", [redis.ConnectionError, redis.TimeoutError])
+async def test_a_claim_whose_answer_is_lost_is_the_same_claim_when_asked_again(
+    jobs: JobStore,
+    claims: ClaimStore,
+    redis_sync: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    lost: type[Exception],
+) -> None:
+    for number in (1, 2):
+        await jobs.submit(name(number), REQUEST, queue="cpu", trace="t")
+    run = claims._run
+
+    def lose(*arguments: Any) -> None:
+        run(*arguments)
+        raise lost("the answer did not arrive")
+
+    monkeypatch.setattr(claims, "_run", lose)
+    for _ in range(2):
+        with pytest.raises(lost):
+            claims.claim()
+    monkeypatch.setattr(claims, "_run", run)
+    claim = claims.claim()
+    assert claim is not None
+    assert (claim.job_id, claim.attempt, claim.request, claim.trace) == (name(1), 1, REQUEST, "t")
+    assert redis_sync.zcard(keys.leased("cpu")) == 1
+    assert claims.beat(claim, 0.5, "") == "ok"
+    another = claims.claim()
+    assert another is not None
+    assert another.job_id == name(2)
 
 
 async def test_wait_answers_at_the_end_or_at_the_timeout(
