@@ -190,6 +190,9 @@ class Measured(Wire):
     split_half_wasserstein: float | None
     """W1 between the two halves of the documents: how much noise remains; null for one document."""
     split_half_wasserstein_per_document: float | None = None
+    standard_error: list[float] | None = None
+    """Of `influence` over the random probes of `jacobian`, documents fixed; null elsewhere and with
+    one probe. `low` and `high` hold both."""
     last_token_attention: list[float] | None = None
     """Mean attention row of the last token over layers and heads; a second source, no gradient."""
     needle: NeedleCurve | None = None
@@ -199,6 +202,9 @@ class Mixing(Wire):
     """The mixing coefficient lambda per attention layer, bottom to top."""
 
     lambda_: list[Fraction] = Field(alias="lambda")
+    layers: list[int] | None = None
+    """Each one's number in the model's own stack, from 0: a hybrid has attention in some layers
+    only. Null in profiles of method versions before 3."""
     std: list[float]
     """Standard deviation over documents."""
     sum: float
@@ -221,6 +227,7 @@ class MonotoneCheck(Wire):
     """Whether measured kernels are stochastically monotone, as the depth-limit theorem assumes."""
 
     layer: int
+    """As in `mixing.layers`."""
     violation: float
     """Largest breach of A[i+1, :j] <= A[i, :j] in cumulative mass; 0 when monotone."""
     monotone: bool

@@ -7,6 +7,7 @@ multiplied before it is added. Paths are those of ``model.named_modules()``.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -56,6 +57,16 @@ class Site:
     stream: Tap
     cores: tuple[int, ...] = (0,)
     block: Literal["sequential", "parallel"] = "sequential"
+
+
+def layers_of(sites: Sequence[Site]) -> list[int]:
+    """Each site's layer: its number in the model's own stack, from 0, as in the module's path.
+
+    In a hybrid these are not 0, 1, 2, ...: attention stands in some layers only. Counted from 0
+    where a path has no number.
+    """
+    numbers = [re.search(r"(?:^|\.)(\d+)(?:\.|$)", site.update.path) for site in sites]
+    return [index if found is None else int(found[1]) for index, found in enumerate(numbers)]
 
 
 def recomputing() -> bool:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from workers.instrument.sites import Site, SiteReader
+from workers.instrument.sites import Site, SiteReader, layers_of
 
 F64 = NDArray[np.float64]
 
@@ -37,6 +37,11 @@ class MixingTap:
     def reset(self) -> None:
         """Forget all documents."""
         self._batch, self._documents, self._token_sums = {}, [], None
+
+    @property
+    def layers(self) -> list[int]:
+        """Number in the model's stack of the layer of each site, [T]."""
+        return layers_of(self._sites)
 
     def __enter__(self) -> Self:
         """Set the hooks."""

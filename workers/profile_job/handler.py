@@ -247,7 +247,7 @@ def _body(
         },
         forces=[wire.force(force) for force in found.forces],
         collapse=None if found.collapse is None else wire.collapse(found.collapse),
-        monotone=wire.monotone(found.monotone),
+        monotone=wire.monotone(found),
         dead_zone=wire.dead_zone(shape.dead_zone(main, curves=draws)),
         shape=wire.shape_of(main),
         warnings=[

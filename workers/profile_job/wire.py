@@ -55,10 +55,26 @@ def measured(found: Measurement) -> tuple[Measured, F64, F64 | None]:
         documents=len(norms),
         split_half_wasserstein=None if split is None else number(split),
         split_half_wasserstein_per_document=None if split_each is None else number(split_each),
+        standard_error=standard_error(found, main),
         last_token_attention=None if attention is None else numbers(attention / attention.sum()),
         needle=None if found.needle is None else needle_curve(found.needle, main),
     )
     return wire, main, draws if len(norms) > 1 else None
+
+
+def standard_error(found: Measurement, main: F64) -> list[float] | None:
+    """Of the main curve [n] over probes, on its scale; the documents' errors are independent.
+
+    The curve is the root of the mean square over documents: d sqrt(mean g^2) = mean(g dg) / root.
+    """
+    errors = found.influence.standard_error
+    if errors is None or found.how != "rms":
+        return None
+    norms = found.influence.norms
+    scale = np.sqrt(np.square(norms).mean(axis=0))
+    spread = np.sqrt(np.square(norms * errors).sum(axis=0)) / len(norms)
+    relative = np.divide(spread, scale**2, out=np.zeros_like(scale), where=scale > 0)
+    return numbers(relative * main)
 
 
 def needle_curve(result: NeedleResult, influence: F64) -> NeedleCurve:
@@ -84,6 +100,7 @@ def mixing(tap: MixingTap) -> Mixing:
     means = per_document.mean(axis=0)
     return Mixing(
         lambda_=numbers(means),
+        layers=tap.layers,
         std=numbers(per_document.std(axis=0)),
         sum=number(means.sum()),
         by_token=[numbers(part.mean() for part in np.array_split(row, bins)) for row in by_token],
@@ -116,6 +133,7 @@ def dead_zone(zone: shape.DeadZone | None) -> curves.DeadZone | None:
         threshold=zone.threshold,
         start_band=_interval(zone.start_band),
         end_band=_interval(zone.end_band),
+        support=zone.support,
     )
 
 
@@ -156,11 +174,11 @@ def collapse(found: rollout.Collapse) -> curves.Collapse:
     )
 
 
-def monotone(violations: list[float] | None) -> list[MonotoneCheck] | None:
+def monotone(found: Measurement) -> list[MonotoneCheck] | None:
     """The theorem's assumption, layer by layer."""
-    if violations is None:
+    if found.monotone is None or found.mixing is None:
         return None
     return [
         MonotoneCheck(layer=layer, violation=number(value), monotone=value <= MONOTONE_TOLERANCE)
-        for layer, value in enumerate(violations)
+        for layer, value in zip(found.mixing.layers, found.monotone, strict=True)
     ]

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from workers.instrument import Site, SiteReader, Tap, inspect
+from workers.instrument.sites import layers_of
 
 
 def norms(model: nn.Module, sites: tuple[Site, ...], ids: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -89,3 +90,16 @@ def test_leaves_no_hook_behind() -> None:
         raise KeyError
     after = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
     assert before == after == 0
+
+
+@pytest.mark.parametrize(
+    ("family", "expected"),
+    [("jamba", [1, 3]), ("llama", [0, 1, 2, 3]), ("gpt2", [0, 1, 2, 3]), ("bloom", [0, 1, 2, 3])],
+)
+def test_layers_are_numbered_as_in_the_model(family: str, expected: list[int]) -> None:
+    assert layers_of(inspect(build(family)).sites) == expected
+
+
+def test_layers_without_a_number_are_counted() -> None:
+    sites = [Site(Tap(path, "output", 0, 1.0), Tap(path, "input", 0, 1.0)) for path in ("a", "b")]
+    assert layers_of(sites) == [0, 1]
