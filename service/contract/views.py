@@ -12,8 +12,9 @@ from service.contract.profiles import PredictionName
 
 MAX_BINS = 16_384
 
-Source = Literal["measured", "per_document", PredictionName]
-"""A curve of a profile: the measured one, its equal-weight variant, or a prediction."""
+Source = Literal["measured", "per_document", "last_token_attention", PredictionName]
+"""A curve of a profile: the measured one, its equal-weight variant, the mean attention of the last
+token, or a prediction."""
 
 
 class DeadZoneView(Wire):
@@ -48,6 +49,15 @@ class ComparedProfile(Wire):
     revision: str | None
     weights: str
     sequence_length: int
+    objective: str
+    documents: int
+    documents_source: str
+    documents_digest: str
+    """Equal for equal tokens: then both read the same."""
+    positional_encoding: Literal["on", "off"]
+    content_scale: Literal["model", "raw"]
+    dtype: str
+    method_version: str
     shape: str
     primacy_mass: Fraction
     recency_mass: Fraction
@@ -82,3 +92,5 @@ class Comparison(Wire):
     """Null unless both have a dead zone."""
     difference: list[float]
     """Per bin, mass of b less mass of a; sums to 0."""
+    warnings: list[str]
+    """What else differs between the two than their models and weights, a sentence each."""

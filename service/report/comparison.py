@@ -24,6 +24,8 @@ def report(console: Console, answer: Comparison, a: Sequence[float], b: Sequence
         console.print(f"{name}: {side.id}, {facts}", soft_wrap=True)
     console.print(_table(answer))
     console.print(_distance(answer), soft_wrap=True)
+    for warning in answer.warnings:
+        console.print(f"note: {clean(warning)}", soft_wrap=True)
     tokens = max(answer.a.sequence_length, answer.b.sequence_length)
     console.print(side_by_side({"A": a, "B": b}, tokens, min(console.width, 100)))
 

@@ -41,6 +41,7 @@ def compare(a: Profile, b: Profile, *, source: Source = "measured", bins: int = 
         recency_change=_short(right.recency_mass - left.recency_mass),
         dead_zone_change=_zone_change(left, right),
         difference=significant(binned_b - binned_a),
+        warnings=_warnings(left, right),
     )
 
 
@@ -54,11 +55,41 @@ def _side(profile: Profile, source: Source) -> ComparedProfile:
         revision=profile.model.revision,
         weights=profile.request.weights,
         sequence_length=profile.request.sequence_length,
+        objective=profile.request.objective,
+        documents=profile.measured.documents,
+        documents_source=profile.request.documents_source,
+        documents_digest=profile.request.documents_digest,
+        positional_encoding=profile.request.positional_encoding,
+        content_scale=profile.request.content_scale,
+        dtype=profile.request.dtype,
+        method_version=profile.method_version,
         shape=form.name,
         primacy_mass=_short(form.primacy_mass),
         recency_mass=_short(form.recency_mass),
         dead_zone=profile.dead_zone if stored else zone_of(influence, THRESHOLD),
     )
+
+
+def _warnings(a: ComparedProfile, b: ComparedProfile) -> list[str]:
+    """What differs beside model and weights, so that not all of the distance is theirs."""
+    said = [
+        f"different {what}: a {left}, b {right}; {why}"
+        for what, left, right, why in (
+            ("objectives", a.objective, b.objective, "the curves measure different things"),
+            ("lengths", a.sequence_length, b.sequence_length, "compared as shares of the prompt"),
+            ("positional encodings", a.positional_encoding, b.positional_encoding, "an ablation"),
+            ("content scales", a.content_scale, b.content_scale, "predictions differ by it"),
+            ("dtypes", a.dtype, b.dtype, "rounding differs"),
+            ("method versions", a.method_version, b.method_version, "measure the older one anew"),
+        )
+        if left != right
+    ]
+    if a.documents_source != b.documents_source or a.documents != b.documents:
+        texts = [f"{side.documents} {side.documents_source}" for side in (a, b)]
+        said.append(f"different documents: a {texts[0]}, b {texts[1]}; what is read moves curves")
+    elif a.documents_digest != b.documents_digest:
+        said.append("different tokens: other documents, or another tokenizer reads the same text")
+    return said
 
 
 def _zone_change(a: ComparedProfile, b: ComparedProfile) -> ZoneChange | None:

@@ -195,11 +195,14 @@ class Comparison:
     wasserstein: float
     spearman: float | None
     raw: Json = field(repr=False)
+    warnings: tuple[str, ...] = ()
+    """What else differs than models and weights: objectives, documents, lengths."""
 
     @classmethod
     def from_json(cls, value: Json) -> Self:
         """From the answer of GET /v1/comparisons."""
-        return cls(value["wasserstein"], value["spearman"], value)
+        said = tuple(value.get("warnings", ()))
+        return cls(value["wasserstein"], value["spearman"], value, said)
 
 
 @dataclass(frozen=True, repr=False)

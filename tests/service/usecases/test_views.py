@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.contract.errors import InvalidRequest
 from service.contract.profiles import PREDICTION_NAMES, Profile
 from service.contract.views import Source
 from service.usecases import views
@@ -15,8 +16,70 @@ from service.usecases.comparisons import compare
 curves = st.lists(st.floats(0, 1), min_size=1, max_size=60)
 
 
-def test_every_prediction_is_a_source() -> None:
-    assert set(get_args(Source)) == {"measured", "per_document", *PREDICTION_NAMES}
+def flat(values: Any) -> set[str]:
+    return {name for part in get_args(values) for name in (get_args(part) or (part,))}
+
+
+def test_every_curve_is_a_source() -> None:
+    seen = {"measured", "per_document", "last_token_attention"}
+    assert flat(Source) == seen | set(PREDICTION_NAMES)
+
+
+def test_the_last_token_s_attention_is_a_curve_like_others(make_profile: Any) -> None:
+    plain = make_profile(tokens=32)
+    attention = np.linspace(1, 2, 32) / 48
+    measured = plain.measured.model_copy(update={"last_token_attention": attention.tolist()})
+    profile = plain.model_copy(update={"measured": measured})
+    assert views.curve(profile, "last_token_attention") == attention.tolist()
+    zone = views.dead_zone(profile, 0.9, "last_token_attention").dead_zone
+    assert zone is not None
+    assert zone.start == 0
+    assert views.rows(profile, 4)[0]["last_token_attention"] == pytest.approx(attention[:8].sum())
+    assert b"last_token_attention" in views.csv(profile, None).splitlines()[0]
+    assert compare(profile, profile, source="last_token_attention").wasserstein == 0
+    bare = plain.model_copy(
+        update={"measured": plain.measured.model_copy(update={"last_token_attention": None})}
+    )
+    with pytest.raises(InvalidRequest, match="no curve last_token_attention; it has measured, per"):
+        views.curve(bare, "last_token_attention")
+    assert "last_token_attention" not in views.rows(bare, 4)[0]
+
+
+def test_a_standard_error_is_binned_with_its_curve(make_profile: Any) -> None:
+    plain = make_profile(tokens=32)
+    measured = plain.measured.model_copy(update={"standard_error": [0.001] * 32})
+    binned = views.binned(plain.model_copy(update={"measured": measured}), 8)
+    assert binned.measured.standard_error == pytest.approx([0.004] * 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"objective": "jacobian"}, "different objectives: a argmax_probability, b jacobian"),
+        ({"documents_source": "corpus"}, "different documents: "),
+        ({"documents_digest": "0" * 32}, "different tokens"),
+        ({"positional_encoding": "off"}, "different positional encodings: a on, b off"),
+        ({"content_scale": "raw"}, "different content scales: a model, b raw"),
+        ({"sequence_length": 96}, "different lengths: a 64, b 96"),
+        ({"dtype": "bfloat16"}, "different dtypes: a float32, b bfloat16"),
+    ],
+)
+def test_what_else_differs_is_said(changes: dict[str, Any], words: str, make_profile: Any) -> None:
+    a = make_profile(tokens=64)
+    a = a.model_copy(
+        update={
+            "request": a.request.model_copy(
+                update={"objective": "argmax_probability", "dtype": "float32"}
+            )
+        }
+    )
+    b = a.model_copy(update={"request": a.request.model_copy(update=changes)})
+    assert compare(a, a).warnings == []
+    found = compare(a, b)
+    (warning,) = found.warnings
+    assert warning.startswith(words)
+    for name, value in changes.items():
+        assert getattr(found.b, name) == value
 
 
 @given(curves, st.integers(1, 100))
