@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from service.contract.profiles import Profile, ProfileSummary
+from service.contract.profiles import NeedleCurve, Profile, ProfileSummary
 from service.render.terminal import chart
 from service.report.text import clean, zone
 
@@ -16,6 +16,8 @@ def report(console: Console, profile: Profile) -> None:
     if profile.predictions:
         console.print(_agreement(profile))
         console.print(_closest(profile), soft_wrap=True)
+    if profile.measured.needle is not None:
+        console.print(_retrieval(profile.measured.needle))
     console.print(chart(profile, width=min(console.width, 100)))
     for warning in profile.warnings:
         console.print(f"note: {clean(warning)}", soft_wrap=True)
@@ -59,15 +61,30 @@ def _facts(profile: Profile) -> Table:
             table.add_row(
                 "its 95% band", f"{low.low:.0f}..{low.high:.0f} - {high.low:.0f}..{high.high:.0f}"
             )
+        if found.support is not None and found.support < 1:
+            table.add_row("draws that have one", f"{found.support:.0%}")
         table.add_row("mean density inside", f"{found.mean_density:.3f}")
     table.add_row("primacy mass (first 10%)", f"{profile.shape.primacy_mass:.3f}")
     table.add_row("recency mass (last 10%)", f"{profile.shape.recency_mass:.3f}")
     table.add_row("shape", profile.shape.class_)
     if measured.split_half_wasserstein is not None:
         table.add_row("noise: W1 of two halves", f"{measured.split_half_wasserstein:.4f}")
-    needle = measured.needle
-    if needle is not None and needle.spearman_with_influence is not None:
-        table.add_row("Spearman of retrieval", f"{needle.spearman_with_influence:.2f}")
+    return table
+
+
+def _retrieval(needle: NeedleCurve) -> Table:
+    """The functional curve, and how it agrees with influence."""
+    rank = needle.spearman_with_influence
+    agreement = "" if rank is None else f"; Spearman with influence {rank:.2f}"
+    table = Table(
+        title=f"retrieval by depth, {needle.facts} facts",
+        caption=f"{needle.baseline:.2f} without the fact{agreement}",
+    )
+    for name in ("token", "log-probability", "95% band"):
+        table.add_column(name, justify="right")
+    rows = zip(needle.position, needle.log_probability, needle.low, needle.high, strict=True)
+    for position, value, low, high in rows:
+        table.add_row(str(position), f"{value:.2f}", f"{low:.2f}..{high:.2f}")
     return table
 
 
