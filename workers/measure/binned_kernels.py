@@ -7,6 +7,7 @@ from torch import Tensor
 
 from service.theory.binning import BinnedKernel
 from workers.instrument.attention import AttentionCall
+from workers.measure.gradients import deterministic
 from workers.measure.interruption import Check, go_on
 
 
@@ -24,7 +25,12 @@ class KernelWatch:
         self._mass: dict[int, Tensor] = {}
         self._square: dict[int, Tensor] = {}
         self._diagonal: dict[int, Tensor] = {}
-        self.least_row_sum = 1.0
+        self._least: dict[torch.device, Tensor] = {}
+
+    @property
+    def least_row_sum(self) -> float:
+        """Least sum of any row so far, at most 1: less than 1 with sinks. Waits for the device."""
+        return min([1.0, *(float(least) for least in self._least.values())])
 
     def begin(self, call: AttentionCall) -> None:
         """Observer protocol: a new attention operation."""
@@ -39,7 +45,8 @@ class KernelWatch:
         self._check()
         weights = probabilities[0].float()
         stop, reach = start + weights.shape[1], weights.shape[2]
-        self.least_row_sum = min(self.least_row_sum, float(weights.sum(-1).min()))
+        least = weights.sum(-1).min()
+        self._least[least.device] = torch.minimum(self._least.get(least.device, least), least)
         if self._exact:
             self._mass[call.number][:, start:stop, :reach] = weights
             return
@@ -48,15 +55,16 @@ class KernelWatch:
         row = torch.searchsorted(bounds, queries, right=True) - 1
         keys = torch.arange(reach, device=weights.device)
         column = torch.searchsorted(bounds, keys, right=True) - 1
-        for total, values in (
-            (self._mass[call.number], weights),
-            (self._square[call.number], weights.square()),
-        ):
-            gathered = weights.new_zeros(weights.shape[0], weights.shape[1], total.shape[2])
-            gathered.index_add_(2, column, values)
-            total.index_add_(1, row, gathered)
         own = weights[:, torch.arange(stop - start, device=weights.device), queries]
-        self._diagonal[call.number].index_add_(1, row, own)
+        with deterministic():
+            for total, values in (
+                (self._mass[call.number], weights),
+                (self._square[call.number], weights.square()),
+            ):
+                gathered = weights.new_zeros(weights.shape[0], weights.shape[1], total.shape[2])
+                gathered.index_add_(2, column, values)
+                total.index_add_(1, row, gathered)
+            self._diagonal[call.number].index_add_(1, row, own)
 
     def heads(self, number: int) -> int:
         """Heads of the attention operation of that number."""

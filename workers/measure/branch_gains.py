@@ -24,6 +24,7 @@ from service.theory.curve import F64
 from workers.instrument import Site
 from workers.measure import stream_pass
 from workers.measure.columns import Cotangents, Streams, flat, unit
+from workers.measure.gradients import gradients
 from workers.measure.head_gate import HeadGate
 
 Mix = Callable[[int, Tensor], Tensor]
@@ -52,9 +53,8 @@ class Gains:
 
 def _pulled(output: Tensor, source: Tensor, cotangent: Tensor) -> Tensor:
     """The cotangent of ``output`` pulled back to ``source``, float32 [tokens, d]."""
-    (found,) = torch.autograd.grad(
-        output, source, cotangent.reshape(output.shape).to(output.dtype), retain_graph=True
-    )
+    shaped = cotangent.reshape(output.shape).to(output.dtype)
+    (found,) = gradients(output, [source], shaped, again=True)
     return flat(found).float()
 
 

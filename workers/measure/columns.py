@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from workers.instrument import Site
 from workers.measure import stream_pass
+from workers.measure.gradients import gradients
 
 COLUMNS = 48
 """Tokens whose columns supply the cotangents."""
@@ -89,5 +90,5 @@ def columns(
         end = flat(last.stream.coefficient * top) + flat(last.update.coefficient * update)
         read = torch.randn(end.shape, generator=generator).to(end)
         sources = [pair[side] for side in (0, 1) for pair in (seen[t] for t in range(len(sites)))]
-        pulled = [unit(flat(g).float()) for g in torch.autograd.grad((end * read).sum(), sources)]
+        pulled = [unit(flat(g).float()) for g in gradients((end * read).sum(), sources)]
     return Cotangents(pulled[: len(sites)], pulled[len(sites) :])

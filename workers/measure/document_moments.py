@@ -26,6 +26,7 @@ from workers.measure import branch_gains, columns, stream_pass
 from workers.measure.binned_kernels import KernelWatch
 from workers.measure.branch_gains import Gains
 from workers.measure.columns import Streams
+from workers.measure.gradients import gradients
 from workers.models import facts
 
 BINS = (64, SECOND_MOMENT_BINS)
@@ -98,7 +99,7 @@ class DocumentMoments:
         def first_stream(_t: int, found: Tensor) -> None:
             read = torch.randn(found.shape[-1], generator=torch.Generator().manual_seed(0))
             cotangent = read.to(found).expand(found.shape)
-            (pulled,) = torch.autograd.grad(found, leaf[0], cotangent)
+            (pulled,) = gradients(found, leaf, cotangent)
             gain.append(pulled.reshape(ids.numel(), -1).float().norm(dim=-1) / read.norm())
             raise stream_pass.PassOver
 

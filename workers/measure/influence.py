@@ -31,6 +31,7 @@ from service.contract.profiles import Objective
 from workers.documents import DocumentSet, check_vocabulary
 from workers.measure import batching, passes
 from workers.measure import taps as tapping
+from workers.measure.gradients import gradients
 from workers.measure.interruption import Check, go_on, interruptible, throttled
 from workers.measure.taps import Tap
 from workers.models.facts import check_length
@@ -207,7 +208,7 @@ def _cotangents(hidden: Tensor, first: int, probe: int, seed: int) -> Tensor:
 
 def _gradient(scores: Tensor, seen: passes.Pass, *, again: bool = False) -> Tensor:
     assert seen.leaf is not None, "the model did not read its input embeddings"
-    (gradient,) = torch.autograd.grad(scores.sum(), seen.leaf, retain_graph=again)
+    (gradient,) = gradients(scores.sum(), [seen.leaf], again=again)
     return gradient
 
 
