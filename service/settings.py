@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Literal, Self
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -117,6 +117,15 @@ class Settings(BaseSettings):
             return tuple(part for item in value.split(",") if (part := item.strip()))
         return value
 
+    @field_validator("data_dir", "model_dir", "corpus_dir")
+    @classmethod
+    def _whole_path(cls, path: Path | None) -> Path | None:
+        """As a shell would have it, and the same for children that run in another folder."""
+        try:
+            return None if path is None else path.expanduser().absolute()
+        except RuntimeError as error:
+            raise ValueError(str(error)) from None
+
     @field_validator("api_keys")
     @classmethod
     def _no_placeholders(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
@@ -149,7 +158,7 @@ class Settings(BaseSettings):
         """Address of the store, embedded or not."""
         if self.redis_url is not None:
             return self.redis_url.get_secret_value()
-        return f"unix://{self.socket_path}"
+        return f"unix://{quote(str(self.socket_path))}"
 
     @property
     def secrets(self) -> tuple[str, ...]:

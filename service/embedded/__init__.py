@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
+from urllib.parse import quote
 
 from service.contract.errors import StoreUnavailable
 from service.embedded import server
@@ -46,7 +47,7 @@ class EmbeddedServer:
     ) -> None:
         self.data_dir = data_dir
         self._fsync = fsync
-        self.url = f"unix://{data_dir / SOCKET}"
+        self.url = f"unix://{quote(str(data_dir / SOCKET))}"
         self.started = process is not None
         self._process = process
         # Held for as long as this object uses the server; the kernel lets go of it if we die.

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from service import embedded
 from service.settings import Settings
+from service.store.connection import connect
 
 KEY = "a-key-of-sixteen-or-more"
 
@@ -64,3 +66,30 @@ def test_every_secret_is_known_to_the_logs(url: str, passwords: set[str]) -> Non
 
 def test_every_setting_is_explained() -> None:
     assert [name for name, field in Settings.model_fields.items() if not field.description] == []
+
+
+def test_folders_are_what_a_shell_would_make_of_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/ada")
+    monkeypatch.setenv("LACUNA_DATA_DIR", "data")
+    monkeypatch.setenv("LACUNA_MODEL_DIR", "~/models")
+    settings = Settings()
+    assert settings.data_dir == tmp_path / "data"
+    assert settings.store_url == f"unix://{tmp_path}/data/redis.sock"
+    assert settings.model_dir == Path("/home/ada/models")
+    assert settings.environment()["LACUNA_DATA_DIR"] == str(tmp_path / "data")
+    monkeypatch.setenv("LACUNA_CORPUS_DIR", "~nobody-of-this-name/x")
+    with pytest.raises(ValidationError, match="home"):
+        Settings()
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a%20b", "a b", "ä"])
+def test_a_folder_of_any_name_holds_the_store(short_dir: Path, name: str) -> None:
+    with embedded.ensure(short_dir / name) as server:
+        url = Settings(data_dir=short_dir / name).store_url
+        assert url == server.url
+        connect(url).set("x", "1")
+        assert connect(server.url).get("x") == b"1"
+    assert (short_dir / name / "appendonlydir").is_dir()
