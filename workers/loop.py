@@ -99,9 +99,13 @@ class Worker:
     def run(self) -> int:
         """Work until a signal or a broken device ends it; returns the exit status.
 
-        Call it from the main thread: SIGTERM and SIGINT are handled while it runs.
+        Call it from the main thread: SIGTERM, SIGINT and, unless it is ignored, SIGHUP are handled
+        while it runs.
         """
-        before = {s: signal.signal(s, self._on_signal) for s in (signal.SIGTERM, signal.SIGINT)}
+        handled = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            handled.append(signal.SIGHUP)
+        before = {number: signal.signal(number, self._on_signal) for number in handled}
         self._keeper.start()
         log.info("worker starts", extra={"worker": self._store.name})
         try:

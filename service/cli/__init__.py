@@ -47,6 +47,9 @@ def main() -> None:
     """Entry point of the console script."""
     # A supervisor's SIGTERM ends us as Ctrl-C does: what we started stops with us.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # So does a terminal that closes, unless nohup asked for the contrary.
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     app(prog_name="lacuna")
 
 

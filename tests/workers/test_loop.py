@@ -86,13 +86,14 @@ async def test_cancel_stops_a_running_job_within_seconds(
     assert time.monotonic() - started < 3
 
 
-async def test_sigterm_gives_back_what_does_not_fit(
-    workers: Workers, jobs: JobStore, make_request: Make
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+async def test_a_signal_gives_back_what_does_not_fit(
+    workers: Workers, jobs: JobStore, make_request: Make, number: signal.Signals
 ) -> None:
     process = workers.start(grace=0.5)
     job_id = await submit(jobs, make_request("sleep 60"))
     await until(jobs, job_id, "running")
-    process.terminate()
+    process.send_signal(number)
     assert process.wait(5) == 0
     job = await jobs.get(job_id)
     assert (job.state, job.attempt, job.position) == ("queued", 0, 0)
