@@ -10,6 +10,9 @@ from service.contract.base import Digest, Fraction, Wire, digest, pattern
 from service.contract.curves import Collapse, DeadZone, Force, Shape
 from service.contract.models import ModelDescription, ModelId
 
+METHOD_VERSION = "3"
+"""Changes whenever the same request would give other numbers; part of every job's and every
+profile's id, so that nothing of an older method answers for a newer one."""
 MAX_SEQUENCE_LENGTH = 131_072
 MAX_DOCUMENTS = 4_096
 MAX_TEXT_CHARACTERS = 2_000_000
@@ -116,11 +119,12 @@ class ProfileRequest(Wire):
         return self.documents.texts is not None or self.target is not None
 
     def identity(self) -> dict[str, Any]:
-        """The request less what does not change its result, with defaults filled in.
+        """The method and the request less what does not change its result, defaults filled in.
 
         Equal identities are one job. The caller's own texts enter by digest alone.
         """
         fields = self.model_dump(mode="json", exclude={"priority"})
+        fields["method"] = METHOD_VERSION
         fields["objective"] = self.resolved_objective
         if self.resolved_objective != "jacobian":
             fields["probes"] = None

@@ -139,7 +139,11 @@ class Profiles:
 
 
 def is_pinned(request: ProfileRequest) -> bool:
-    """Whether the request means the same model for ever: a commit, a demo file, a preset."""
+    """Whether the request means the same for ever: a commit, a demo file or a preset, and documents
+    that cannot change as the operator's folders may.
+    """
+    if request.documents.source == "corpus" or request.model.startswith("local:"):
+        return False
     if request.model.startswith(("demo:", "preset:")):
         return True
     return request.revision is not None and bool(_COMMIT.fullmatch(request.revision))

@@ -19,6 +19,7 @@ from service.contract.cost import cost
 from service.contract.errors import TooLarge
 from service.contract.models import ModelDescription
 from service.contract.profiles import (
+    METHOD_VERSION,
     Environment,
     ProfileBody,
     ProfileEnvelope,
@@ -41,8 +42,6 @@ from workers.models.options import LoadOptions
 from workers.profile_job import wire
 from workers.profile_job.measurement import Measurement, Subject, measure
 
-METHOD_VERSION = "3"
-"""Changes whenever the same request would give other numbers; part of every profile's id."""
 ONE_DOCUMENT = (
     "one document alone: how noisy the curve is cannot be told, and its band has no width"
 )
