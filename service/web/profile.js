@@ -83,6 +83,7 @@ function draw(found, from) {
 
 function drawHead() {
   const { model, request, measured, shape } = profile;
+  const sure = zone?.support ?? 1;
   const summary = {
     ...request, documents: measured.documents, needle: measured.needle !== null,
   };
@@ -91,7 +92,7 @@ function drawHead() {
     `Shape: ${words(shape.class)}. The first 10% of positions hold ${percent(shape.primacy_mass)} of the influence on the last token, ` +
     `the last 10% hold ${percent(shape.recency_mass)}. Measured with ${settings(summary)}.`;
   tiles(byId("profile-facts"), [
-    ["Dead zone", zoneText(zone)],
+    ["Dead zone", zoneText(zone) + (sure < 0.975 ? `, in ${percent(sure)} of the draws` : "")],
     ["Density inside", zone ? number(zone.mean_density) : "–"],
     ["Sum of lambda", profile.mixing ? number(profile.mixing.sum) : "–"],
     ["Noise (split-half W1)", number(measured.split_half_wasserstein)],

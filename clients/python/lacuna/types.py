@@ -48,6 +48,8 @@ class DeadZone:
     fraction: float
     mean_density: float
     threshold: float
+    support: float | None = None
+    """Share of the bootstrap draws that have such a zone; None where none were made."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any] | None) -> Self | None:
@@ -55,7 +57,7 @@ class DeadZone:
         if value is None:
             return None
         names = ("start", "end", "fraction", "mean_density", "threshold")
-        return cls(**{name: value[name] for name in names})
+        return cls(**{name: value[name] for name in names}, support=value.get("support"))
 
 
 @dataclass(frozen=True, repr=False)
