@@ -110,7 +110,7 @@ def measure(
 
     def mixed(number: int, values: Tensor) -> Tensor:
         assert mix is not None
-        return mix(number, values[:count])[points]
+        return mix(number, values[:count])[points.to(values.device)]
 
     gate = HeadGate(single, None if mix is None else mixed)
     measuring = _Measuring(sites, streams, cotangents, rows, count, probes, generator)
@@ -154,7 +154,7 @@ class _Measuring:
     def on_stream(self, t: int, found: Tensor) -> Tensor:
         if t > 0:
             self._local.append(self._rest_of_layer(t, found))
-        value = self._streams.stream[t][self._rows]
+        value = self._streams.stream[t][self._rows.to(found.device)]
         self._stream = value.reshape(found.shape).clone().requires_grad_()
         return self._stream
 
@@ -164,13 +164,13 @@ class _Measuring:
         parallel = before.block == "parallel"
         source = self._stream if parallel else self._update
         unscale = before.stream.coefficient if parallel else before.update.coefficient
-        outgoing = unit(self._streams.stream[t].float())
+        outgoing = unit(self._streams.stream[t].to(found.device).float())
         total = torch.zeros(self._count, self._count, device=found.device)
-        for v in self._picked(self._cotangents.stream[t]):
+        for v in self._picked(self._cotangents.stream[t]).to(found.device):
             facing = v - outgoing * (outgoing @ v)[:, None]
             everywhere = torch.zeros(len(self._rows), len(v), device=v.device)
             everywhere[: self._count] = facing * scale
-            b = _pulled(found, source, everywhere)[: self._count] / unscale
+            b = _pulled(found, source, everywhere)[: self._count].to(found.device) / unscale
             size = facing.norm(dim=-1).clamp_min(1e-12)
             total += (b @ b.T - facing @ facing.T) / (size[:, None] * size) / self._probes
         return np.asarray(1 + total.double().cpu().numpy())
@@ -178,12 +178,17 @@ class _Measuring:
     def on_update(self, t: int, found: Tensor) -> Tensor:
         site = self._sites[t]
         factor = site.update.coefficient / site.stream.coefficient
-        picked = self._picked(self._cotangents.update[t])
+        picked = self._picked(self._cotangents.update[t]).to(found.device)
         self._drawn.append(
-            [_pulled(found, self._stream, (v * factor).expand(len(self._rows), -1)) for v in picked]
+            [
+                _pulled(found, self._stream, (v * factor).expand(len(self._rows), -1)).to(
+                    found.device
+                )
+                for v in picked
+            ]
         )
         self._heads.append(picked)
-        value = self._streams.update[t][self._rows]
+        value = self._streams.update[t][self._rows.to(found.device)]
         self._update = value.reshape(found.shape).clone().requires_grad_()
         return self._update
 
@@ -198,7 +203,7 @@ class _Measuring:
             draw.append(alike.double().cpu().numpy())
             row.append((gain / alike).double().cpu().numpy())
             if apart:
-                tokens = self._rows[self._count : end : heads]
+                tokens = self._rows[self._count : end : heads].to(g.device)
                 paths = g[:, self._count : end].reshape(len(picked), apart, heads, -1)
                 paths = paths / gain[tokens][:, None, None]
                 same = picked[:, None, None].expand(-1, apart, 1, -1)

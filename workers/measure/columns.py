@@ -72,14 +72,14 @@ def columns(
     seen: dict[int, tuple[Tensor, Tensor]] = {}
 
     def on_stream(t: int, found: Tensor) -> Tensor:
-        value = streams.stream[t].reshape(found.shape)
+        value = streams.stream[t].to(found.device).reshape(found.shape)
         # The document's value, the pass's gradient.
         kept = value.clone().requires_grad_() if t == 0 else found - found.detach() + value
         seen[t] = (kept, kept)
         return kept
 
     def on_update(t: int, found: Tensor) -> Tensor:
-        kept = found - found.detach() + streams.update[t].reshape(found.shape)
+        kept = found - found.detach() + streams.update[t].to(found.device).reshape(found.shape)
         seen[t] = (seen[t][0], kept)
         return kept
 
@@ -87,7 +87,9 @@ def columns(
         stream_pass.run(model, sites, ids, on_stream, on_update)
         top, update = seen[len(sites) - 1]
         last = sites[-1]
-        end = flat(last.stream.coefficient * top) + flat(last.update.coefficient * update)
+        end = flat(last.stream.coefficient * top).to(update.device) + flat(
+            last.update.coefficient * update
+        )
         read = torch.randn(end.shape, generator=generator).to(end)
         sources = [pair[side] for side in (0, 1) for pair in (seen[t] for t in range(len(sites)))]
         pulled = [unit(flat(g).float()) for g in gradients((end * read).sum(), sources)]

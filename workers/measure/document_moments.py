@@ -79,13 +79,13 @@ class DocumentMoments:
     def _keep(self, t: int, found: Tensor) -> None:
         if len(self._streams.stream) != t or len(self._streams.update) != t:
             raise Unsupported("a layer's stream can only be read after its attention")
-        self._streams.stream.append(found.reshape(-1, found.shape[-1])[self._tokens].clone())
+        self._streams.stream.append(_at(found, self._tokens))
 
     def _keep_update(self, t: int, found: Tensor) -> None:
         self._check()
         if len(self._streams.stream) != t + 1:
             raise Unsupported("a layer's stream can only be read after its attention")
-        self._streams.update.append(found.reshape(-1, found.shape[-1])[self._tokens].clone())
+        self._streams.update.append(_at(found, self._tokens))
 
     def _embedding_gain(self, ids: Tensor) -> F64:
         """F64[n]: gain from the input embedding to the first stream (1 without a norm layer)."""
@@ -122,7 +122,9 @@ class DocumentMoments:
             self._model,
             self._sites,
             self._ids[chosen],
-            Streams(*([t[chosen] for t in part] for part in vars(self._streams).values())),
+            Streams(
+                *([t[chosen.to(t.device)] for t in part] for part in vars(self._streams).values())
+            ),
             generator,
         )
         self._check()
@@ -162,6 +164,10 @@ class DocumentMoments:
                 None if local is None else _between(local, widths),
                 parallel=self._sites[t].block == "parallel",
             )
+
+
+def _at(found: Tensor, tokens: Tensor) -> Tensor:
+    return found.reshape(-1, found.shape[-1])[tokens.to(found.device)]
 
 
 def _between(local: F64, widths: I64) -> F64:
