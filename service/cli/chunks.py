@@ -42,10 +42,10 @@ class _Row(NamedTuple):
         return f"chunk-{self.at}"
 
     def tokens(self, cell: str) -> int:
-        """A whole number."""
+        """A whole number from 1: an empty chunk in a table is a mistake."""
         value = number(cell, f"{self.where}: tokens")
-        if not value.is_integer():
-            self.fail(f"tokens: {cell!r:.80} is not a whole number")
+        if not value.is_integer() or value < 1:
+            self.fail(f"tokens: {cell!r:.80} is not a whole number from 1")
         return int(value)
 
     def relevance(self, cell: str) -> float:

@@ -310,6 +310,8 @@ class ProfileSummary(Wire):
     content_scale: Literal["model", "raw"] = "model"
     needle: bool = False
     """Whether retrieval was measured too."""
+    pinned: bool = False
+    """Whether it is kept from eviction."""
     shape: str
     dead_zone: DeadZone | None
     primacy_mass: float

@@ -116,9 +116,13 @@ class ProfileStore:
             page = found[:limit]
             pipe = self._client.pipeline(transaction=False)
             for profile_id, _ in page:
-                pipe.hget(keys.profile(profile_id), "summary")
-            summaries = await pipe.execute()
-        items = readable(ProfileSummary, summaries)
+                pipe.hmget(keys.profile(profile_id), ["summary", "pinned"])
+            rows: list[tuple[bytes | None, bytes | None]] = await pipe.execute()
+        items = [
+            one.model_copy(update={"pinned": pinned == b"1"})
+            for summary, pinned in rows
+            for one in readable(ProfileSummary, [summary])
+        ]
         more = len(found) > limit
         return ProfilePage(items=items, next=_cursor(page[-1][1], page[-1][0]) if more else None)
 

@@ -128,6 +128,7 @@ async def test_eviction_by_size_takes_the_least_recently_used_and_spares_the_pin
     await redis_async.zadd(keys.PROFILES_USED, {ids[0]: 1, ids[1]: 2, ids[2]: 3, ids[3]: 4})
     await store.touch(ids[0])
     await store.pin(ids[1], True)
+    assert [one.id for one in (await store.list()).items if one.pinned] == [ids[1]]
     assert await store.evict(max_bytes=25_000) == 2
     kept = {number for number in range(4) if await store.get(ids[number])}
     assert kept == {0, 1}
