@@ -86,7 +86,7 @@ def build(source: Source, request: ProfileRequest, options: LoadOptions) -> Load
     empty = casting.skeleton(config, dtype)
     _check_fits(source, empty, dtype, device)
     try:
-        model = _weights(source, config, dtype, request.seed, empty).to(device)
+        model = _weights(source, config, dtype, request.seed, empty, device).to(device)
     except Exception as error:
         if is_out_of_memory(error):
             raise OutOfMemory(f"the weights of {source.model} do not fit on {device}") from error
@@ -143,17 +143,26 @@ def _check_fits(
     """Count the parameters before any is allocated: a CPU allocation is killed, not failed."""
     if empty is None:
         return
-    needed = sum(p.numel() * p.element_size() for p in empty.parameters())
-    available = available_bytes(device)
-    if needed > available:
-        raise OutOfMemory(
-            f"the weights of {source.model} need {gigabytes(needed)} in {dtype}, "
-            f"{gigabytes(available)} are available on {device}"
-        )
+    bills = [(device, dtype, sum(p.numel() * p.element_size() for p in empty.parameters()))]
+    if not source.pretrained:  # where and as what they are drawn
+        drawn = sum(p.numel() * torch.float32.itemsize for p in empty.parameters())
+        bills.append((torch.device("cpu"), torch.float32, drawn))
+    for place, kind, needed in bills:
+        available = available_bytes(place)
+        if needed > available:
+            raise OutOfMemory(
+                f"the weights of {source.model} need {gigabytes(needed)} in {kind}, "
+                f"{gigabytes(available)} are available on {place}"
+            )
 
 
 def _weights(
-    source: Source, config: Any, dtype: torch.dtype, seed: int, empty: PreTrainedModel | None
+    source: Source,
+    config: Any,
+    dtype: torch.dtype,
+    seed: int,
+    empty: PreTrainedModel | None,
+    device: torch.device,
 ) -> Any:
     if not source.pretrained:
         drawn = _random(source.model, config, seed)
@@ -165,6 +174,7 @@ def _weights(
             source.folder,
             config=config,
             dtype=dtype,
+            device_map={"": device},  # straight from the file: the host need not have room
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=False,

@@ -241,6 +241,32 @@ def test_weights_that_do_not_fit_are_not_tried(
         load(request(), options)
 
 
+@pytest.mark.parametrize("weights", ["pretrained", "random"])
+def test_a_gpu_has_room_where_the_host_has_none(
+    weights: Any,
+    save: Callable[..., Path],
+    options: LoadOptions,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Checkpoints never pass through the host's memory; random weights are drawn there."""
+    save()
+    monkeypatch.setattr(loading, "device_of", lambda _options: torch.device("cuda"))
+    monkeypatch.setattr(
+        loading, "available_bytes", lambda device: 10**9 if device.type == "cuda" else 1_000
+    )
+    places = []
+
+    def from_pretrained(*_args: Any, device_map: Any, **_options: Any) -> Any:
+        places.append(device_map)
+        raise torch.OutOfMemoryError("nothing was loaded")
+
+    monkeypatch.setattr(loading._AUTO, "from_pretrained", from_pretrained)
+    expected = "on cpu" if weights == "random" else "do not fit on cuda"
+    with pytest.raises(OutOfMemory, match=expected):
+        load(request(weights=weights), options)
+    assert places == ([] if weights == "random" else [{"": torch.device("cuda")}])
+
+
 def test_a_broken_tokenizer_is_refused(save: Callable[..., Path], options: LoadOptions) -> None:
     folder = save()
     (folder / "tokenizer.json").write_text("{}")
