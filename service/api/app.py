@@ -45,6 +45,7 @@ from service.api.routes import (
 )
 from service.contract.errors import LacunaError, StoreUnavailable
 from service.settings import Settings
+from service.store.cancelling import end
 from service.store.connection import (
     connect_async,
     durability_problem,
@@ -89,10 +90,8 @@ def create_app(settings: Settings) -> Gateway:
             house = asyncio.create_task(_keep_house(services), name="housekeeping")
             yield {"services": services}
         finally:
-            # redis-py may swallow a cancellation while it connects, so once is not enough.
-            while house is not None and not house.done():
-                house.cancel()
-                await asyncio.wait({house}, timeout=0.1)
+            if house is not None:
+                await end([house])
             await services.profiles.jobs.close()
             services.close()
             await services.client.aclose()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, TypedDict
@@ -18,6 +18,7 @@ from service.api.export import Caching, Key, Memory, Representation, represent
 from service.api.metrics import Metrics
 from service.api.negotiation import wait_of
 from service.api.pools import Pool
+from service.api.waiting import Waits, while_connected
 from service.contract.base import DIGEST_PATTERN
 from service.contract.jobs import Job
 from service.contract.views import MAX_BINS
@@ -45,12 +46,25 @@ class Services:
     placing: Pool
     reading: Pool
     bodies: Pool
+    waits: Waits = field(default_factory=Waits)
     _making: dict[Key, asyncio.Future[Representation]] = field(default_factory=dict)
 
     @property
     def caching(self) -> Caching:
         """Profiles may be shared by caches only while everybody may read them."""
         return Caching(private=bool(self.settings.api_keys))
+
+    async def wait(self, request: Request, owner: str | None, job: Job, seconds: float) -> Job:
+        """The job at its end, or as it stands after so long.
+
+        Raises:
+            RateLimited: the caller waits for too many already.
+            ClientDisconnect: the caller has left.
+        """
+        if seconds <= 0:
+            return job
+        with self.waits.place(owner):
+            return await while_connected(request, self.profiles.wait(job, seconds))
 
     def close(self) -> None:
         """Let go of what waits for a thread."""
@@ -164,6 +178,11 @@ async def _job_id(
     return job_id
 
 
+async def _place(services: ServicesHere, owner: Owner) -> AsyncIterator[None]:
+    with services.waits.place(owner):
+        yield
+
+
 async def _job(job_id: JobId, services: ServicesHere, owner: Owner) -> Job:
     return await services.profiles.jobs.get(job_id, owner)
 
@@ -173,6 +192,7 @@ Owner = Annotated[str | None, Depends(_owner)]
 RequestId = Annotated[str, Depends(_request_id)]
 Wait = Annotated[float, Depends(_wait)]
 JobId = Annotated[str, Depends(_job_id)]
+Place = Annotated[None, Depends(_place)]
 OwnJob = Annotated[Job, Depends(_job)]
 ProfileId = Annotated[str, Path(pattern=DIGEST_PATTERN, description="Id of a profile.")]
 Bins = Annotated[

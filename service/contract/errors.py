@@ -99,7 +99,7 @@ class Unauthorized(RequestError):
 
 
 class RateLimited(RequestError):
-    """Too many requests with this key."""
+    """Too many requests with this key, or too many of them wait at once."""
 
     code = "rate_limited"
     retryable = True

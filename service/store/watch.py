@@ -18,6 +18,7 @@ import redis.asyncio
 from service.contract.errors import StoreUnavailable
 from service.contract.jobs import TERMINAL, Job
 from service.store import keys
+from service.store.cancelling import end
 from service.store.connection import is_outage
 
 RECONNECT_SECONDS = 0.5
@@ -111,9 +112,7 @@ class Watcher:
         """Stop listening."""
         tasks = [*self._readers, *([self._listener] if self._listener else [])]
         self._listener = None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(tasks)
 
     def _listen(self) -> None:
         if self._listener is None or self._listener.done():

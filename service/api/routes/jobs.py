@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from service.api.dependencies import JobId, Owner, OwnJob, ServicesHere, Wait
+from service.api.dependencies import JobId, Owner, OwnJob, Place, ServicesHere, Wait
 from service.api.openapi import problems
 from service.contract.errors import JobNotFound, StoreUnavailable
 from service.contract.jobs import TERMINAL, Job
@@ -17,13 +17,20 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 
 @router.get("/{job_id}", summary="Read a job", responses=problems(401, 404, 422, 429, 503))
-async def read(job: OwnJob, services: ServicesHere, wait: Wait, response: Response) -> Job:
+async def read(
+    request: Request,
+    job: OwnJob,
+    services: ServicesHere,
+    owner: Owner,
+    wait: Wait,
+    response: Response,
+) -> Job:
     """State, position, progress and, at the end, the profile or the failure."""
     response.headers["Cache-Control"] = "no-store"
     if not wait:
         return job
     response.headers["Preference-Applied"] = f"wait={wait:.0f}"
-    return await services.profiles.wait(job, wait)
+    return await services.wait(request, owner, job, wait)
 
 
 @router.delete(
@@ -47,7 +54,9 @@ async def cancel(job_id: JobId, services: ServicesHere, owner: Owner, response: 
     response_class=EventSourceResponse,
     responses=problems(401, 404, 422, 429, 503),
 )
-async def events(job: OwnJob, services: ServicesHere) -> AsyncIterator[ServerSentEvent]:
+async def events(
+    job: OwnJob, services: ServicesHere, _place: Place
+) -> AsyncIterator[ServerSentEvent]:
     """Server-sent events: the job now, at every change, and at its end."""
     number = 0
     # Past the first byte there is no status left to change: the stream ends, and an EventSource

@@ -61,7 +61,7 @@ async def ask(
     """Measure where `model` listens. Equal requests are one job, and one profile for ever after."""
     submission = await services.profiles.submit(body, owner, request_id)
     logs.job_id.set(submission.job.id)
-    job = await services.profiles.wait(submission.job, wait)
+    job = await services.wait(request, owner, submission.job, wait)
     outcome = "created" if submission.created else "joined"
     known = not submission.created and submission.job.state == "done"
     services.metrics.submission("cached" if known else outcome)
