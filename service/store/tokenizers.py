@@ -6,6 +6,7 @@ for a while expires.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import zlib
 from typing import Final, cast
@@ -62,5 +63,10 @@ class TokenizerStore:
         packed = cast("bytes | None", found)
         if packed is None:
             return None
-        document = zlib.decompressobj().decompress(packed, MAX_BYTES).decode()
-        return document if digest(document) == name else None
+        # In a thread: those of 20 MB would keep everybody else waiting.
+        return await asyncio.to_thread(_unpacked, packed, name)
+
+
+def _unpacked(packed: bytes, name: str) -> str | None:
+    document = zlib.decompressobj().decompress(packed, MAX_BYTES).decode()
+    return document if digest(document) == name else None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+
+import pytest
 import redis
 import redis.asyncio
 
@@ -47,3 +50,20 @@ async def test_what_does_not_match_its_digest_is_not_served(
 def test_a_monstrous_tokenizer_is_not_stored(redis_sync: redis.Redis) -> None:
     assert publish_tokenizer(redis_sync, "x" * (tokenizers.MAX_BYTES + 1)) is None
     assert list(redis_sync.scan_iter("*tokenizer*")) == []
+
+
+async def test_it_is_unpacked_beside_the_event_loop(
+    redis_sync: redis.Redis, redis_async: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = publish_tokenizer(redis_sync, DOCUMENT)
+    assert name is not None
+    where, digest = [], tokenizers.digest
+
+    def noted(document: str) -> str:
+        where.append(threading.current_thread())
+        return digest(document)
+
+    monkeypatch.setattr(tokenizers, "digest", noted)
+    assert await TokenizerStore(redis_async).get(name) == DOCUMENT
+    assert where
+    assert threading.main_thread() not in where
