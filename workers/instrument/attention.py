@@ -19,6 +19,11 @@ _MASKED = -9000.0
 """Logits below this are masked. Some models mask by -10,000 instead of minus infinity."""
 
 
+def block_bytes(device: str) -> int:
+    """Scores of one block of rows on a kind of device."""
+    return _BLOCK_BYTES.get(device, 1 << 28)
+
+
 @dataclass
 class AttentionCall:
     """softmax(scaling * q.k, soft-capped, + bias, masked; sink columns dropped afterwards).
@@ -71,7 +76,7 @@ class AttentionCall:
     def blocks(self) -> Iterator[tuple[int, int]]:
         """Ranges of query rows whose scores fit the working buffer."""
         row = self.batch * self.heads * self.keys * 4
-        step = max(16, _BLOCK_BYTES.get(self.query.device.type, 1 << 28) // row)
+        step = max(16, block_bytes(self.query.device.type) // row)
         for start in range(0, self.length, step):
             yield start, min(start + step, self.length)
 

@@ -32,35 +32,45 @@ _PROBE_LENGTHS = (16, 32)
 
 @dataclass(frozen=True)
 class MemoryModel:
-    """Bytes that one document's forward pass saves for its backward pass: linear n + quadratic n^2.
+    """Bytes that one document's forward pass saves for its backward pass, by its length n.
 
-    The quadratic part is there when attention is not fused.
+    constant + linear n + quadratic n^2; the last is there when attention is not fused.
     """
 
     linear: float
     quadratic: float
+    constant: float = 0.0
 
     def bytes(self, length: int) -> float:
         """Of one document of `length` tokens."""
-        return self.linear * length + self.quadratic * length**2
+        return self.constant + self.linear * length + self.quadratic * length**2
 
     def longest(self, available: float) -> int:
         """Length of the longest document that fits."""
+        available = max(0.0, available - self.constant)
         if self.quadratic <= 0:
             return int(available / max(self.linear, 1.0))
         root = math.sqrt(self.linear**2 + 4 * self.quadratic * available)
         return int((root - self.linear) / (2 * self.quadratic))
 
 
-def memory_model(loaded: LoadedModel, ids: Tensor) -> MemoryModel:
-    """Measure by two short passes of one document, counting what autograd saves."""
+def memory_model(loaded: LoadedModel, ids: Tensor, keep: int = 1) -> MemoryModel:
+    """Measure by two short passes of one document, counting what autograd saves.
+
+    `keep` positions' logits come on top, and what is computed from them.
+    """
     short, long = _PROBE_LENGTHS
     length = ids.shape[1]
     if length <= long:
-        return MemoryModel(_saved_bytes(loaded, ids[:1]) / length, 0.0)
+        return MemoryModel(_saved_bytes(loaded, ids[:1]) / length, 0.0, _said(loaded, keep))
     a, b = (_saved_bytes(loaded, ids[:1, :size]) for size in (short, long))
     quadratic = max(0.0, (b / long - a / short) / (long - short))
-    return MemoryModel(b / long - quadratic * long, quadratic)
+    return MemoryModel(b / long - quadratic * long, quadratic, _said(loaded, keep))
+
+
+def _said(loaded: LoadedModel, keep: int) -> float:
+    """Logits in float32, their logarithmic softmax and a gradient, of `keep` positions."""
+    return 3.0 * torch.float32.itemsize * keep * facts.scores(loaded.model)
 
 
 @dataclass(frozen=True)
@@ -75,28 +85,37 @@ class Plan:
     gradients: bool = True
 
 
-def plan(loaded: LoadedModel, ids: Tensor, batch_size: int, *, gradients: bool = True) -> Plan:
+def plan(
+    loaded: LoadedModel,
+    ids: Tensor,
+    batch_size: int,
+    *,
+    gradients: bool = True,
+    keep: int = 1,
+    taps: Sequence[Tap] = (),
+) -> Plan:
     """Documents per batch: `batch_size`, or with 0 what suits length, device and free memory.
 
-    When one document fits only if its layers are computed twice, they are.
+    When one document fits only if its layers are computed twice, they are. `keep` positions'
+    logits are wanted; `taps` hold sums of their own.
 
     Raises:
         OutOfMemory: one document does not fit; names the largest length that does.
     """
     count, length = ids.shape
     wanted = max(1, min(count, batch_size or _TOKENS[loaded.device.type] // length))
-    available = available_bytes(loaded.device)
-    if wanted * _generous_bytes(loaded, length) < _SHARE * available:
+    fits = _SHARE * available_bytes(loaded.device) - tapping.held_bytes(taps, length)
+    if wanted * (_generous_bytes(loaded, length) + _said(loaded, keep)) < fits:
         return Plan(wanted, gradients=gradients)  # no doubt: not worth the probe's two passes
-    model = memory_model(loaded, ids)
+    model = memory_model(loaded, ids, keep)
     spare = _one_layer_at_a_time(loaded, model)
     if not gradients:
         model = spare  # what is freed layer by layer
-    needed, fits = model.bytes(length), _SHARE * available
+    needed = model.bytes(length)
     if needed > fits:
         model, needed = spare, spare.bytes(length)
         if needed > fits:
-            raise too_big(loaded, length, model)
+            raise too_big(loaded, length, model, taps)
         return Plan(max(1, min(wanted, int(fits / needed))), gradients, gradients)
     size = wanted if batch_size else max(1, min(wanted, int(fits / max(needed, 1.0))))
     return Plan(size, gradients=gradients)
@@ -107,7 +126,7 @@ def _one_layer_at_a_time(loaded: LoadedModel, model: MemoryModel) -> MemoryModel
     layers = max(1, len(sparing.decoder_layers(loaded.model)))
     share = min(1.0, 2 / layers)
     inputs = layers * facts.width(loaded.model) * loaded.dtype.itemsize
-    return MemoryModel(model.linear * share + inputs, model.quadratic * share)
+    return MemoryModel(model.linear * share + inputs, model.quadratic * share, model.constant)
 
 
 def _generous_bytes(loaded: LoadedModel, length: int) -> float:
@@ -116,13 +135,15 @@ def _generous_bytes(loaded: LoadedModel, length: int) -> float:
     return depth * length * (256.0 * facts.width(loaded.model) + 16.0 * heads * length)
 
 
-def too_big(loaded: LoadedModel, length: int, model: MemoryModel) -> OutOfMemory:
+def too_big(
+    loaded: LoadedModel, length: int, model: MemoryModel, taps: Sequence[Tap] = ()
+) -> OutOfMemory:
     """The failure for a document that does not fit alone, by the thriftiest way of running it."""
-    available = available_bytes(loaded.device)
-    longest = min(length - 1, model.longest(_SHARE * available))
+    free, held = available_bytes(loaded.device), tapping.held_bytes(taps, length)
+    longest = min(length - 1, model.longest(_SHARE * free - held))
     return OutOfMemory(
         f"`sequence_length`: one document of {length} tokens needs about "
-        f"{gigabytes(model.bytes(length))} on {loaded.device}, {gigabytes(available)} are free; "
+        f"{gigabytes(model.bytes(length) + held)} on {loaded.device}, {gigabytes(free)} are free; "
         f"the largest length that fits is about {longest}",
         field="sequence_length",
     )
@@ -142,15 +163,8 @@ def run(
     Batches are moved to the model's device one by one. When an allocation fails the size is halved
     and the batch tried again; with `restart`, which clears the traces that passes leave, all
     documents are read from the first on. It says False when they cannot be cleared. One document
-    that does not fit alone is tried once more with its layers computed twice.
-
-    Args:
-        loaded: the model.
-        ids: [K, n].
-        how: from `plan`.
-        one_batch: runs one batch; what it raises ends the run.
-        taps: open during these passes only.
-        restart: clears traces.
+    that does not fit alone is tried once more with its layers computed twice. `taps` are open
+    during these passes only.
 
     Returns:
         The batch size in the end.
@@ -162,7 +176,8 @@ def run(
     if not size and how.gradients and not how.sparing and (restart is None or restart()):
         size = _attempt(loaded, ids, Plan(1, sparing=True), one_batch, taps, restart)
     if not size:  # the estimate takes passes of its own, which no tap may see
-        raise too_big(loaded, ids.shape[1], _one_layer_at_a_time(loaded, memory_model(loaded, ids)))
+        thrifty = _one_layer_at_a_time(loaded, memory_model(loaded, ids))
+        raise too_big(loaded, ids.shape[1], thrifty, taps)
     return size
 
 

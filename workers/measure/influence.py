@@ -107,6 +107,7 @@ def measure(
     ids = documents.ids
     one_pass = _objective(loaded, ids.shape[1], objective, probes, seed, target_ids)
     done: list[_Batch] = []
+    keep = 1
 
     def one_batch(first: int, batch: Tensor) -> None:
         tapping.start(taps, batch)
@@ -124,8 +125,8 @@ def measure(
     with interruptible(loaded.model, throttled(check)):
         if objective == "target_logprob" and target_ids is not None and len(target_ids) > 1:
             _forward_only(loaded, ids, batch_size, taps)
-            taps = ()
-        how = batching.plan(loaded, ids, batch_size)
+            taps, keep = (), len(target_ids)
+        how = batching.plan(loaded, ids, batch_size, keep=keep, taps=taps)
         size = batching.run(loaded, ids, how, one_batch, taps=taps, restart=restart)
     errors = [batch.standard_error for batch in done if batch.standard_error is not None]
     return InfluenceResult(
@@ -241,7 +242,7 @@ def _forward_only(loaded: LoadedModel, ids: Tensor, batch_size: int, taps: Seque
             passes.logits(loaded.model, batch, seen, keep=1)
         tapping.end(taps)
 
-    how = batching.plan(loaded, ids, batch_size, gradients=False)
+    how = batching.plan(loaded, ids, batch_size, gradients=False, taps=taps)
     batching.run(loaded, ids, how, one_batch, taps=taps, restart=lambda: tapping.reset(taps))
 
 

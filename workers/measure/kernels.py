@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from workers.instrument.attention import AttentionCall, BatchShape
+from workers.instrument.attention import AttentionCall, BatchShape, block_bytes
 from workers.instrument.capture import capturing
 from workers.instrument.inspection import Instrumentation
 from workers.measure.interruption import Check, go_on
@@ -100,6 +100,19 @@ class KernelTap:
         trace: TracebackType | None,
     ) -> None:
         self._exit.close()
+
+    def held_bytes(self, length: int) -> int:
+        """Sums on the device for documents of `length` tokens, and a block of rows at work."""
+        layers = max(1, self._instrumentation.cores)
+        heads = max(facts.heads(self._model.config.get_text_config()), 1)
+        size = length if self._edges is None else self._edges.numel() - 1
+        sums = {
+            "per_head": 4 * heads * size**2,
+            "mean": 4 * length**2,
+            "distance": 3 * 8 * heads * length,
+        }
+        block = min(block_bytes(self._model.device.type), 4 * heads * length**2)
+        return layers * (sums[self._detail] + 8 * heads * length) + 3 * block
 
     def start_batch(self, ids: Tensor) -> None:
         """Announce a pass over ``ids`` [B, n].

@@ -222,7 +222,7 @@ def _log_probabilities(
         if on_batch is not None:
             on_batch(first + len(rows), len(prompts))
 
-    how = batching.plan(loaded, prompts, batch_size, gradients=False)
+    how = batching.plan(loaded, prompts, batch_size, gradients=False, keep=keep)
     batching.run(loaded, prompts, how, one_batch)
     if not np.isfinite(found).all():
         raise NotFinite(f"log-probabilities of {loaded.id} are NaN or infinite in {loaded.dtype}")

@@ -51,6 +51,15 @@ class Revocable(Tap, Protocol):
         ...
 
 
+@runtime_checkable
+class Holding(Tap, Protocol):
+    """A tap that keeps much on the device."""
+
+    def held_bytes(self, length: int) -> int:
+        """How much, for documents of `length` tokens."""
+        ...
+
+
 @contextmanager
 def opened(taps: Sequence[Tap]) -> Iterator[None]:
     """All taps open at once."""
@@ -79,3 +88,8 @@ def reset(taps: Sequence[Tap]) -> bool:
     for tap in revocable:
         tap.reset()
     return len(revocable) == len(taps)
+
+
+def held_bytes(taps: Sequence[Tap], length: int) -> int:
+    """Memory that their sums take on the device, for documents of `length` tokens."""
+    return sum(tap.held_bytes(length) for tap in taps if isinstance(tap, Holding))

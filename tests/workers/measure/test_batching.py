@@ -111,6 +111,37 @@ def test_forward_passes_need_one_layer_s_memory(
     assert not forward.sparing
 
 
+def test_logits_and_the_sums_of_taps_count_too(
+    tiny_model: Callable[..., Any],
+    as_loaded: Callable[..., LoadedModel],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded, ids = as_loaded(tiny_model()), some_ids(8, 100)
+    found = inspect(loaded.model)
+    one = batching.memory_model(loaded, ids).bytes(100)
+    monkeypatch.setattr(batching, "available_bytes", lambda _device: int(8 * one / 0.6))
+    assert batching.plan(loaded, ids, 8).size == 8
+    keep = int(one / (3 * 4 * 300))  # their logits take as much as all the rest
+    assert batching.plan(loaded, ids, 0, keep=keep).size == 4 != batching.plan(loaded, ids, 0).size
+    for detail in ("per_head", "mean", "distance"):
+        tap = KernelTap(loaded.model, found, detail)
+        with tap:
+            tap.start_batch(ids[:1])
+            loaded.model(input_ids=ids[:1], use_cache=False)
+        kept = sum(
+            value.nbytes
+            for sums in tap._sums.values()
+            for value in vars(sums).values()
+            if isinstance(value, torch.Tensor) and value.dim() > 1
+        )
+        block = 3 * 4 * 4 * 100**2
+        assert tap.held_bytes(100) == kept + block
+    for share, spares in ((1.05, False), (0.95, True)):
+        available = int(share * (one + tap.held_bytes(100)) / 0.6)
+        monkeypatch.setattr(batching, "available_bytes", lambda _device, n=available: n)
+        assert batching.plan(loaded, ids, 1, taps=[tap]).sparing is spares
+
+
 class TestFailedAllocations:
     """Allocations of more than `fits` documents fail, as a full device's do."""
 

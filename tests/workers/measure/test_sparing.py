@@ -36,7 +36,7 @@ def test_gradients_and_statistics_are_the_same(
     found = inspect(loaded.model)
     results = []
     for plan in (Plan(2), Plan(2, sparing=True)):
-        monkeypatch.setattr(batching, "plan", lambda *_args, plan=plan: plan)
+        monkeypatch.setattr(batching, "plan", lambda *_args, plan=plan, **_options: plan)
         mixing, kernels = MixingTap(loaded.model, found.sites), KernelTap(loaded.model, found)
         measured = influence.measure(loaded, given, taps=[mixing, kernels])
         results.append((measured, mixing, kernels.result()))
