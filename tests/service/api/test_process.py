@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -42,15 +43,30 @@ def test_who_waits_for_a_job_is_told_that_the_gateway_stops(start_process: Any) 
     assert [line["status"] for line in accesses if line.get("status", 0) >= 500] == [503, 503]
 
 
-def test_a_long_computation_does_not_hold_a_gateway_that_stops(start_process: Any) -> None:
-    body = {"layers": 1024, "sequence_length": 4096, "heads": 32, "kernel": {"type": "alibi"}}
-    body |= {"bins": 32, "predictions": ["second_moment"]}
-    with start_process() as process, ThreadPoolExecutor() as pool:
-        rollout = pool.submit(httpx.post, f"{process.base}/v1/rollouts", json=body, timeout=60)
+SLOW_GATEWAY = """
+import time
+from service.api.pools import Pool
+from service.cli import main
+run = Pool.run
+Pool.run = lambda pool, call, *arguments: run(pool, lambda: time.sleep(60))
+main()
+"""
+
+
+def test_a_long_computation_does_not_hold_a_gateway_that_stops(
+    start_process: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "slow.py").write_text(SLOW_GATEWAY)
+    body = {"layers": 2, "sequence_length": 64, "heads": 2, "kernel": {"type": "alibi"}}
+    with (
+        start_process("slow gateway", PYTHONPATH=str(tmp_path)) as process,
+        ThreadPoolExecutor() as pool,
+    ):
+        rollout = pool.submit(httpx.post, f"{process.base}/v1/rollouts", json=body, timeout=90)
         time.sleep(1)
         assert not rollout.done()
         process.child.terminate()
-        assert process.child.wait(12) == 0
+        assert process.child.wait(20) == 0
         assert rollout.result().status_code == 503
 
 
