@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -51,7 +52,11 @@ def lost(claims: ClaimStore) -> None:
 
 
 def on_disk(folder: Path) -> bool:
-    return any(SECRET in path.read_bytes() for path in (folder / "appendonlydir").iterdir())
+    for path in (folder / "appendonlydir").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the rewrite has just removed it
+            if SECRET in path.read_bytes():
+                return True
+    return False
 
 
 def gone_within_seconds(folder: Path) -> bool:
