@@ -11,7 +11,7 @@ export const PREDICTIONS = [
 ];
 
 /** Curves that every profile may have. */
-export const SOURCES = ["measured", "per_document", ...PREDICTIONS];
+export const SOURCES = ["measured", "per_document", "last_token_attention", ...PREDICTIONS];
 
 /** Summaries by id, newest first. */
 export const known = new Map();
