@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from service.contract.profiles import Documents, ProfileRequest
+from service.contract.profile_requests import Documents, ProfileRequest
 from service.settings import Settings
 from workers import documents
 from workers.documents import DocumentSet

@@ -13,7 +13,7 @@ import argparse
 import numpy as np
 import torch
 
-from service.contract.profiles import Documents, ProfileRequest
+from service.contract.profile_requests import Documents, ProfileRequest
 from service.settings import Settings
 from service.theory import aggregate, agreement
 from workers import documents

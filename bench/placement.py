@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from service.contract.placements import PlacementRequest
-from service.contract.profiles import Documents, ProfileRequest
+from service.contract.profile_requests import Documents, ProfileRequest
 from service.settings import Settings
 from service.theory import aggregate, agreement
 from service.usecases.placement_curves import PlacementCurve

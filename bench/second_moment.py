@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, BloomConfig, PreTrainedConfig, Qwen2Config
 
-from service.contract.profiles import Objective, ProfileRequest
+from service.contract.profile_requests import Objective, ProfileRequest
 from service.settings import Settings
 from service.theory import aggregate, agreement
 from service.theory.curve import F64

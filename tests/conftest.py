@@ -16,7 +16,7 @@ import redis
 import redis.asyncio
 
 from service import embedded
-from service.contract.profiles import ProfileRequest
+from service.contract.profile_requests import ProfileRequest
 from service.store.connection import connect, connect_async
 
 

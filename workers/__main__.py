@@ -97,6 +97,8 @@ def main(make_handler: Callable[[Settings], Handler] | None = None) -> int:
 
 
 def _profile_handler(settings: Settings) -> Handler:
+    # cuBLAS is only deterministic with workspaces of a fixed size, and reads this once.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # Loads torch, which takes seconds: not before the settings are known to be good.
     from workers.profile_job import ProfileHandler  # noqa: PLC0415
 

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from service.contract.errors import InternalError, InvalidRequest, LacunaError, OutOfMemory
 from service.contract.jobs import Failure
-from service.contract.profiles import ProfileRequest
+from service.contract.profile_requests import ProfileRequest
 
 EXIT_CONFIG: Final = 78
 """Exit status: the settings or the store do not allow this worker to start."""

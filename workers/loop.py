@@ -25,7 +25,7 @@ import redis
 from service import logs
 from service.contract.jobs import Failure
 from service.contract.models import WorkerModels
-from service.contract.profiles import ProfileRequest
+from service.contract.profile_requests import ProfileRequest
 from service.store.claims import Claim, ClaimStore, Outcome
 from service.store.connection import is_outage
 from workers.faults import Fatal, classify, clean_up

@@ -15,13 +15,8 @@ from service.cli.options import Json, Key, Request, Server
 from service.cli.request import Built, Option, build, checked
 from service.cli.terminal import Status, emit, err, fail, out, print_json
 from service.contract.jobs import Job
-from service.contract.profiles import (
-    PREDICTION_NAMES,
-    Documents,
-    Objective,
-    Profile,
-    ProfileRequest,
-)
+from service.contract.profile_requests import PREDICTION_NAMES, Documents, Objective, ProfileRequest
+from service.contract.profiles import Profile
 from service.report.profile import report
 from service.report.progress import progress
 

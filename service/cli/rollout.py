@@ -13,7 +13,7 @@ from service.cli.terminal import Status, fail, out, print_json
 from service.contract.architectures import ARCHITECTURES, ArchitectureName
 from service.contract.errors import LacunaError
 from service.contract.models import PositionalEncoding
-from service.contract.profiles import PREDICTION_NAMES
+from service.contract.profile_requests import PREDICTION_NAMES
 from service.contract.rollouts import MAX_UNBINNED_LENGTH, RolloutRequest
 from service.report.rollout import report
 

@@ -19,7 +19,7 @@ evaluation. By it SmolLM2, GPT-2 and a Qwen2 of 24 layers took 1.6e10 to 2.1e10 
 
 from __future__ import annotations
 
-from service.contract.profiles import ProfileRequest
+from service.contract.profile_requests import ProfileRequest
 
 ATTENTION = 2.0
 MATRICES = 12.0

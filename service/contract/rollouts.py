@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from service.contract.architectures import ArchitectureName
 from service.contract.base import Fraction, Wire
 from service.contract.curves import Collapse, DeadZone, Force, Shape
-from service.contract.profiles import PredictionName
+from service.contract.profile_requests import PredictionName
 
 MAX_LENGTH = 1_048_576
 MAX_UNBINNED_LENGTH = 16_384

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from service.contract.base import Digest, Fraction, Wire
 from service.contract.curves import DeadZone
-from service.contract.profiles import PredictionName
+from service.contract.profile_requests import PredictionName
 
 MAX_BINS = 16_384
 

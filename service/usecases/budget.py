@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from service.contract.cost import cost as cost_of
 from service.contract.errors import TooLarge
-from service.contract.profiles import ProfileRequest
+from service.contract.profile_requests import ProfileRequest
 from service.usecases.catalogue import Architecture, known
 
 ASSUMED = Architecture(24, 16, 1_536)

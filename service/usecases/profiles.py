@@ -14,7 +14,7 @@ import redis.asyncio
 from service.contract.errors import ModelNotAllowed, ProfileNotFound
 from service.contract.jobs import Job
 from service.contract.models import WorkerModels
-from service.contract.profiles import ProfileRequest
+from service.contract.profile_requests import ProfileRequest
 from service.store.jobs import JobStore, Submission
 from service.store.keys import QueueName
 from service.store.profiles import ProfileStore, StoredProfile

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from service.contract.profiles import PredictionName
+from service.contract.profile_requests import PredictionName
 from service.theory import cesaro, rollout
 from service.theory.kernels import Kernel
 from service.usecases.rollout_inputs import Inputs

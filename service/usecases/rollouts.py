@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from service.contract.curves import Collapse, DeadZone, Force, Shape
 from service.contract.errors import InvalidRequest
-from service.contract.profiles import PredictionName
+from service.contract.profile_requests import PredictionName
 from service.contract.rollouts import (
     CesaroReport,
     DepthWidth,

@@ -14,7 +14,7 @@ import redis.asyncio
 
 from service import embedded
 from service.contract.jobs import TERMINAL, Job
-from service.contract.profiles import ProfileRequest
+from service.contract.profile_requests import ProfileRequest
 from service.store.jobs import JobStore
 
 Submit = Callable[[ProfileRequest], Awaitable[str]]

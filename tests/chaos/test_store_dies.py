@@ -14,7 +14,7 @@ import redis.asyncio
 
 from service.contract.errors import StoreUnavailable
 from service.contract.jobs import Job
-from service.contract.profiles import ProfileRequest
+from service.contract.profile_requests import ProfileRequest
 from service.store.jobs import JobStore
 from service.store.profiles import ProfileStore
 

@@ -22,7 +22,7 @@ import redis.asyncio
 
 from service.contract.errors import StoreUnavailable
 from service.contract.jobs import TERMINAL, Job
-from service.contract.profiles import ProfileRequest
+from service.contract.profile_requests import ProfileRequest
 from service.store.jobs import JobStore
 from service.store.metrics import metrics
 from service.store.profiles import ProfileStore

@@ -12,7 +12,7 @@ import pytest
 import redis.asyncio
 
 from service.contract.jobs import Job
-from service.contract.profiles import ProfileRequest
+from service.contract.profile_requests import ProfileRequest
 from service.store import keys
 from service.store.jobs import JobStore
 from service.store.profiles import ProfileStore

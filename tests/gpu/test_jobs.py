@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "workers" / "instrument"))
 from tiny_families import build  # noqa: E402
 
 from service.contract.errors import OutOfMemory  # noqa: E402
-from service.contract.profiles import Documents, ProfileRequest  # noqa: E402
+from service.contract.profile_requests import Documents, ProfileRequest  # noqa: E402
 from service.settings import Settings  # noqa: E402
 from workers.documents import DocumentSet  # noqa: E402
 from workers.instrument import describe_positions, inspect  # noqa: E402

@@ -13,7 +13,7 @@ if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
 
 from service.contract.errors import OutOfMemory  # noqa: E402
-from service.contract.profiles import Documents, ProfileRequest  # noqa: E402
+from service.contract.profile_requests import Documents, ProfileRequest  # noqa: E402
 from workers import documents  # noqa: E402
 from workers.documents import DocumentSet  # noqa: E402
 from workers.instrument.inspection import inspect  # noqa: E402

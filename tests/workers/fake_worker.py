@@ -15,7 +15,7 @@ import sys
 import time
 
 from service.contract.errors import ModelUnsupported
-from service.contract.profiles import ProfileRequest
+from service.contract.profile_requests import ProfileRequest
 from service.settings import Settings
 from workers import lease
 from workers.__main__ import main

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from service.contract.errors import BY_CODE, LacunaError
 from service.contract.jobs import Failure
-from service.contract.profiles import ProfileRequest
+from service.contract.profile_requests import ProfileRequest
 from workers.faults import EXIT_DEVICE, DeviceBroken, Fatal, classify, is_out_of_memory, ours
 
 Make = Callable[..., ProfileRequest]

@@ -16,7 +16,7 @@ import redis
 import redis.asyncio
 
 from service.contract.jobs import TERMINAL, Job
-from service.contract.profiles import ProfileRequest
+from service.contract.profile_requests import ProfileRequest
 from service.store.claims import ClaimStore
 from service.store.jobs import JobStore
 from service.store.profiles import ProfileStore

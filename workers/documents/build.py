@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from service.contract.errors import DocumentsUnusable, LacunaError
-from service.contract.profiles import Documents
+from service.contract.profile_requests import Documents
 from workers.documents import builtin, corpus, inline, random_tokens
 from workers.documents.document_set import DocumentSet
 from workers.documents.tokens import Policy, policy

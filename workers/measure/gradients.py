@@ -1,13 +1,13 @@
 """Gradients that are the same to the bit whenever they are taken, on a GPU too.
 
 There the backward passes of fused attention add up in whatever order their blocks finish, unless
-torch is told otherwise. A request's answer is stored under its content, so it must not vary.
+torch is told otherwise (and cuBLAS, by an environment variable that `python -m workers` sets). A
+request's answer is stored under its content, so it must not vary.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# cuBLAS is only deterministic with workspaces of a fixed size, and reads this once.
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 # Never deterministic: were it chosen in a forward pass, a repeated one would choose another.
 torch.backends.cuda.enable_cudnn_sdp(False)
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from service.contract.errors import InvalidRequest, ModelUnsupported, NotFinite
-from service.contract.profiles import Objective
+from service.contract.profile_requests import Objective
 from workers.documents import DocumentSet, check_vocabulary
 from workers.measure import batching, passes
 from workers.measure import taps as tapping

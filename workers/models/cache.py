@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from service.contract.errors import OutOfMemory
-from service.contract.profiles import ProfileRequest
+from service.contract.profile_requests import ProfileRequest
 from workers.models import loading, sources
 from workers.models.facts import check_length
 from workers.models.loaded import LoadedModel

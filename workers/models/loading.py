@@ -30,7 +30,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from service.contract.errors import ModelUnsupported, OutOfMemory
-from service.contract.profiles import ProfileRequest
+from service.contract.profile_requests import ProfileRequest
 from workers.faults import is_out_of_memory, ours
 from workers.models import casting, limits, sources
 from workers.models.facts import check_length, describe

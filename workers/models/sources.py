@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from service.contract.errors import ModelNotFound, ModelUnsupported
-from service.contract.profiles import ProfileRequest
+from service.contract.profile_requests import ProfileRequest
 from workers.models import demo, hub, local, presets, weights
 from workers.models.options import LoadOptions
 

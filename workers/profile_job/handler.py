@@ -18,12 +18,11 @@ from service.contract.base import digest
 from service.contract.cost import cost
 from service.contract.errors import TooLarge
 from service.contract.models import ModelDescription
+from service.contract.profile_requests import METHOD_VERSION, ProfileRequest
 from service.contract.profiles import (
-    METHOD_VERSION,
     Environment,
     ProfileBody,
     ProfileEnvelope,
-    ProfileRequest,
     ProfileSummary,
     RequestEcho,
     Timings,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.contract.errors import InvalidRequest, OutOfMemory
-from service.contract.profiles import PREDICTION_NAMES, PredictionName, ProfileRequest
+from service.contract.profile_requests import PREDICTION_NAMES, PredictionName, ProfileRequest
 from service.theory import aggregate, rollout
 from workers import faults, predict
 from workers.documents import DocumentSet

@@ -25,7 +25,8 @@ from service.contract.base import pattern
 from service.contract.errors import LacunaError, RouteNotFound
 from service.contract.jobs import Job
 from service.contract.models import ModelId
-from service.contract.profiles import Profile, ProfilePage, ProfileRequest
+from service.contract.profile_requests import ProfileRequest
+from service.contract.profiles import Profile, ProfilePage
 from service.contract.views import DeadZoneView, SeriesRow, Source
 from service.usecases import views
 

@@ -18,7 +18,7 @@ from service.api.bodies import BodyInvalid, parse
 from service.api.problems import STATUS, field_errors, problem
 from service.contract.base import PATTERN_WORDS
 from service.contract.errors import BY_CODE, InvalidRequest
-from service.contract.profiles import ProfileRequest
+from service.contract.profile_requests import ProfileRequest
 from service.settings import Settings
 
 POSTS = ["/v1/profiles", "/v1/rollouts", "/v1/placements"]

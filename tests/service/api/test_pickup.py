@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from service.contract.profiles import ProfileRequest
+from service.contract.profile_requests import ProfileRequest
 
 if TYPE_CHECKING:
     from tests.conftest import Workers

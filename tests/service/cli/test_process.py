@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.contract.profiles import ProfileRequest
+from service.contract.profile_requests import ProfileRequest
 from service.local import Stack
 
 HEAVY = {"torch", "transformers"}

@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from service.contract.profiles import Profile, ProfileRequest
+from service.contract.profile_requests import ProfileRequest
+from service.contract.profiles import Profile
 from service.local import Stack
 
 RANDOM = {"model": "gpt2", "weights": "random"}

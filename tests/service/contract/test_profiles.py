@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from service.contract.profiles import ProfileRequest
+from service.contract.profile_requests import ProfileRequest
 
 
 def parse(**fields: Any) -> ProfileRequest:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.contract.errors import TooLarge
-from service.contract.profiles import Documents, ProfileRequest
+from service.contract.profile_requests import Documents, ProfileRequest
 from service.settings import Settings
 from service.usecases.budget import check, cost
 

@@ -15,13 +15,7 @@ from pydantic import ValidationError
 
 from service.contract.errors import InvalidRequest, ProfileNotFound, TooLong
 from service.contract.placements import PlacementRequest, PlacementResponse
-from service.contract.profiles import (
-    NeedleCurve,
-    Profile,
-    ProfileBody,
-    ProfilePage,
-    ProfileSummary,
-)
+from service.contract.profiles import NeedleCurve, Profile, ProfileBody, ProfilePage, ProfileSummary
 from service.store.profiles import StoredProfile
 from service.usecases import placement_curves as curves
 from service.usecases.placements import answer, place

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from service.contract import profiles as contract
-from service.contract.profiles import ProfileRequest
+from service.contract import profile_requests as contract
+from service.contract.profile_requests import ProfileRequest
 from service.usecases.profiles import is_pinned
 
 COMMIT = "a" * 40

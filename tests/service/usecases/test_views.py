@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.contract.errors import InvalidRequest
-from service.contract.profiles import PREDICTION_NAMES, Profile
+from service.contract.profile_requests import PREDICTION_NAMES
+from service.contract.profiles import Profile
 from service.contract.views import Source
 from service.usecases import views
 from service.usecases.comparisons import compare

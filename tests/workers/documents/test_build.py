@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from service.contract.errors import DocumentsUnusable
-from service.contract.profiles import Documents
+from service.contract.profile_requests import Documents
 from workers import documents
 from workers.documents import DocumentSet, builtin
 from workers.models.loaded import LoadedModel

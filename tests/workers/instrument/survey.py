@@ -15,7 +15,7 @@ from tiny_types import NotBuilt, tiny
 from transformers import PreTrainedModel
 
 from service.contract.errors import LacunaError, ModelUnsupported
-from service.contract.profiles import PREDICTION_NAMES
+from service.contract.profile_requests import PREDICTION_NAMES
 from workers import predict
 from workers.documents import DocumentSet
 from workers.instrument import Instrumentation, describe_positions, inspect

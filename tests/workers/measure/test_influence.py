@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from service.contract.errors import Cancelled, InvalidRequest, ModelUnsupported, NotFinite, TooLong
-from service.contract.profiles import Documents
+from service.contract.profile_requests import Documents
 from workers import documents
 from workers.documents import DocumentSet
 from workers.measure import influence

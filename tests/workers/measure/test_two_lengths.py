@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from service.contract.profiles import Documents
+from service.contract.profile_requests import Documents
 from service.theory import aggregate, agreement
 from service.theory.calibration import cumulative
 from workers import documents

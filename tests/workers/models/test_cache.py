@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from service.contract.errors import OutOfMemory, TooLong
-from service.contract.profiles import ProfileRequest
+from service.contract.profile_requests import ProfileRequest
 from workers.models import cache as caching
 from workers.models.cache import ModelCache
 from workers.models.options import LoadOptions

@@ -19,7 +19,7 @@ from service.contract.errors import (
     ModelUnsupported,
     WeightsUnsafe,
 )
-from service.contract.profiles import ProfileRequest
+from service.contract.profile_requests import ProfileRequest
 from workers.models import hub
 from workers.models.loading import load
 from workers.models.options import LoadOptions

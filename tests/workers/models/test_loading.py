@@ -19,7 +19,7 @@ from service.contract.errors import (
     TooLong,
     WeightsUnsafe,
 )
-from service.contract.profiles import ProfileRequest
+from service.contract.profile_requests import ProfileRequest
 from workers.models import loading
 from workers.models.loading import LoadOptions, load
 

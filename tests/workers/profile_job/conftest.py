@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from service.contract.profiles import ProfileRequest
+from service.contract.profile_requests import ProfileRequest
 from workers.documents import DocumentSet
 from workers.instrument import inspect
 from workers.models.loaded import LoadedModel

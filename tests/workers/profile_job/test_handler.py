@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from service.contract.errors import TooLarge
-from service.contract.profiles import ProfileRequest
+from service.contract.profile_requests import ProfileRequest
 from service.settings import Settings
 from workers.models.loaded import LoadedModel
 from workers.profile_job.handler import check_cost

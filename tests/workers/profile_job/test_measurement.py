@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from service.contract.errors import OutOfMemory
-from service.contract.profiles import PREDICTION_NAMES
+from service.contract.profile_requests import PREDICTION_NAMES
 from workers import predict
 from workers.faults import DeviceBroken
 from workers.lease import Cancelled, GiveBack, LeaseLost

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from tiny_families import build  # type: ignore[import-not-found, unused-ignore]
 
-from service.contract.profiles import PREDICTION_NAMES, Profile, ProfileRequest
+from service.contract.profile_requests import PREDICTION_NAMES, ProfileRequest
+from service.contract.profiles import Profile
 from service.settings import Settings
 from service.theory import agreement
 from service.usecases import views
