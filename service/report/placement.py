@@ -28,7 +28,7 @@ def report(console: Console, answer: PlacementResponse, relevance: Mapping[str, 
 
 def _order(answer: PlacementResponse, relevance: Mapping[str, float]) -> Table:
     table = Table(title="best order (visibility 1 is an even share)", box=SIMPLE_HEAD)
-    table.add_column("place", justify="right")
+    table.add_column("#", justify="right", no_wrap=True)
     table.add_column("chunk", overflow="fold")
     for name in ("offset", "tokens", "relevance"):
         table.add_column(name, justify="right", no_wrap=True)

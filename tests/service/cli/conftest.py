@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from service.cli import app
+from service.cli import app, terminal
 from service.contract.profiles import Profile
 from service.local import Stack
 from service.settings import Settings
 from service.store.connection import connect
 
-WIDTH = "100"
+WIDTH = 100
 DEAD_END = "http://127.0.0.1:9"
 """Nobody listens there: a command that needs no service succeeds all the same."""
 
@@ -27,7 +27,8 @@ class Lacuna:
     def __call__(
         self, *arguments: str, stdin: str | bytes | None = None, server: str | None = DEAD_END
     ) -> Result:
-        environment = {"LACUNA_SERVER": server, "COLUMNS": WIDTH}
+        environment = {"LACUNA_SERVER": server, "COLUMNS": str(WIDTH)}
+        terminal.out.width = terminal.err.width = WIDTH  # who ran the tests may have set another
         result = CliRunner().invoke(app, list(arguments), input=stdin, env=environment)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception

@@ -121,7 +121,7 @@ def test_the_table_says_what_the_answer_says(lacuna: Any) -> None:
         "place", "-", "--density", LISTED, "--prefix-tokens", "40", "--suffix-tokens", "20",
         "--max-chunks", "3", stdin=TABLE,
     )  # fmt: skip
-    rows = [line.split() for line in result.stdout.splitlines() if line[:7].strip().isdigit()]
+    rows = [line.split() for line in result.stdout.splitlines() if line[:4].strip().isdigit()]
     assert [row[1] for row in rows] == answer["order"]
     relevance = {chunk["id"]: chunk["relevance"] for chunk in CHUNKS}
     for row, one in zip(rows, answer["placements"], strict=True):
