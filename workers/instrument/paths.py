@@ -21,7 +21,7 @@ def share_from(model: PreTrainedModel, ids: Tensor, read: slice, asked: slice) -
     different tokens may differ by rounding: their sums are grouped otherwise.
 
     Raises:
-        ModelUnsupported: no gradient can be taken.
+        ModelUnsupported: no gradient can be taken, or the model adds tokens of its own.
     """
     leaf: list[Tensor] = []
 
@@ -45,5 +45,10 @@ def share_from(model: PreTrainedModel, ids: Tensor, read: slice, asked: slice) -
         ) from error
     finally:
         handle.remove()
-    sizes = found.reshape(*ids.shape, -1).float().abs()
+    if found.shape[:-1] != ids.shape:
+        raise ModelUnsupported(
+            f"The model embeds other tokens than the {ids.shape[1]} it is given: a tensor of shape "
+            f"{list(found.shape)}"
+        )
+    sizes = found.float().abs()
     return float(sizes[:, asked].max() / sizes.max().clamp_min(1e-30))
