@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from service.settings import Settings
 from workers import documents
 from workers.documents import DocumentSet
 from workers.instrument.inspection import Instrumentation, inspect
-from workers.measure import influence
+from workers.measure import influence, taps
 from workers.measure.kernels import KernelTap, detail_that_fits
 from workers.measure.mixing import MixingTap
 from workers.measure.taps import Tap
@@ -65,16 +65,15 @@ def bare(loaded: LoadedModel, ids: Tensor) -> None:
 def two_passes(loaded: LoadedModel, found: Instrumentation, texts: DocumentSet) -> None:
     """The gradient in one pass, lambda and kernels in another."""
     influence.measure(loaded, texts, batch_size=BATCH)
-    mixing = MixingTap(loaded.model, found.sites)
-    taps: list[Tap] = [mixing, KernelTap(loaded.model, found, "per_head")]
-    with ExitStack() as stack, torch.no_grad():
-        for tap in taps:
-            stack.enter_context(tap)
+    both: list[Tap] = [
+        MixingTap(loaded.model, found.sites),
+        KernelTap(loaded.model, found, "per_head"),
+    ]
+    with taps.opened(both), torch.no_grad():
         for row in torch.split(texts.ids, BATCH):
-            for tap in taps:
-                tap.start_batch(row)
+            taps.start(both, row)
             loaded.model(input_ids=row, logits_to_keep=1, use_cache=False)
-            mixing.end_batch()
+            taps.end(both)
 
 
 def authors_procedure(loaded: LoadedModel, ids: Tensor) -> None:
@@ -178,14 +177,14 @@ def contenders(loaded: LoadedModel, texts: DocumentSet) -> dict[str, Contender]:
 
     def measured(*kinds: str) -> Contender:
         def contend() -> None:
-            taps: list[Any] = []
+            watching: list[Tap] = []
             if "mixing" in kinds:
-                taps.append(MixingTap(loaded.model, found.sites))
+                watching.append(MixingTap(loaded.model, found.sites))
             if "kernels" in kinds:
-                taps.append(KernelTap(loaded.model, found, "per_head"))
+                watching.append(KernelTap(loaded.model, found, "per_head"))
             if "mean kernels" in kinds:
-                taps.append(KernelTap(loaded.model, found, "mean"))
-            influence.measure(loaded, texts, batch_size=BATCH, taps=taps)
+                watching.append(KernelTap(loaded.model, found, "mean"))
+            influence.measure(loaded, texts, batch_size=BATCH, taps=watching)
 
         return contend
 
@@ -252,10 +251,10 @@ def peak_memory(length: int) -> None:
     sum(float(p.sum()) for p in loaded.model.parameters())  # the file is mapped: touch all of it
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     detail = detail_that_fits(loaded.model, found, length)
-    taps: list[Tap] = [MixingTap(loaded.model, found.sites)]
-    taps.append(KernelTap(loaded.model, found, detail))
+    watching: list[Tap] = [MixingTap(loaded.model, found.sites)]
+    watching.append(KernelTap(loaded.model, found, detail))
     start = time.process_time()
-    influence.measure(loaded, texts, batch_size=1, taps=taps)
+    influence.measure(loaded, texts, batch_size=1, taps=watching)
     seconds = time.process_time() - start
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     grown, per_token = (after - before) / 1e6, (after - before) / length
