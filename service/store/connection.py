@@ -18,6 +18,8 @@ from service.contract.errors import StoreUnavailable
 
 BLOCK_SECONDS = 2.0
 """How long an idle worker blocks on its queue; the worker's socket timeout is far above."""
+CROWDED = 0.9
+"""Share of the server's memory beyond which no new job is accepted."""
 
 # Error replies that say "not now" rather than "you made a mistake": those with a class in redis-py,
 # and the codes (first words) of the others.
@@ -117,3 +119,13 @@ def durability_problem(info: Mapping[str, Any]) -> str | None:
     if int(info.get("aof_enabled", 0)):
         return None
     return "appendonly is off: a restart of Redis loses every queued job; set appendonly yes"
+
+
+def crowded(info: Mapping[str, Any]) -> bool:
+    """Whether more than `CROWDED` of the server's memory is used, as the server itself counts.
+
+    It leaves out what it will write to its log and send to its replicas: a slow disk or replica
+    lets that grow for a while, and no key is refused for it.
+    """
+    used = int(info["used_memory"]) - int(info.get("mem_not_counted_for_evict", 0))
+    return 0 < int(info["maxmemory"]) * CROWDED <= used

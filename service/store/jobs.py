@@ -14,15 +14,13 @@ from redis.commands.core import AsyncScript
 from service.contract.errors import JobNotFound, QueueFull, StoreUnavailable
 from service.contract.jobs import TERMINAL, Job
 from service.store import keys, sweeps
-from service.store.connection import translated
+from service.store.connection import crowded, translated
 from service.store.records import job_from_view
 from service.store.scripts import ROUTE, ScriptName, source
 from service.store.watch import Watcher
 
 POSITION_SECONDS = 3.0
 """How often those who follow a waiting job learn of its position."""
-CROWDED = 0.9
-"""Share of the server's memory beyond which no new job is accepted."""
 ANONYMOUS = "anonymous"
 """The one caller that all requests without a key are."""
 
@@ -205,7 +203,7 @@ class JobStore:
         try:
             with translated():
                 info = await self._client.info("server", "memory")
-            self._crowded = 0 < info["maxmemory"] * CROWDED <= info["used_memory"]
+            self._crowded = crowded(info)
             if info["uptime_in_seconds"] <= lease or time.monotonic() - self._outage_at <= lease:
                 return 0
             return sweeps.expired(await self._run("expire", self._max_attempts, self._keep))
