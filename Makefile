@@ -1,6 +1,6 @@
 # `make` prints this help. Every target sets up what it needs in .venv.
 .DEFAULT_GOAL := help
-.PHONY: help profile test test-all lint format bench serve openapi clean
+.PHONY: help profile test test-all lint format bench serve openapi examples clean
 
 PYTHON ?= python3
 MODEL ?= demo:smollm2-135m-instruct
@@ -41,6 +41,10 @@ bench: $(VENV)/.dev  ## Print every benchmark's table of ratios
 	@for script in bench/*.py; do echo "== $$script"; $(VENV)/bin/python $$script || exit 1; done
 
 openapi: $(VENV)/.dev  ## Write openapi/openapi.json anew from the app
+	$(VENV)/bin/python -m service.api.openapi
+
+examples: $(VENV)/.dev  ## Measure the examples of the API anew, and write the document with them
+	$(VENV)/bin/python docs/api_examples.py
 	$(VENV)/bin/python -m service.api.openapi
 
 clean:  ## Remove the environment and everything generated

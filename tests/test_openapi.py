@@ -12,6 +12,7 @@ from openapi_spec_validator import validate
 
 from service.api import openapi
 from service.api.app import create_app
+from service.contract.profile_requests import METHOD_VERSION
 from service.settings import Settings
 
 ROOT = Path(__file__).parent.parent
@@ -73,3 +74,13 @@ def test_examples_fit_their_schemas(path: Path, document: dict[str, Any]) -> Non
     )
     schema = {**part["content"][media]["schema"], "components": document["components"]}
     jsonschema.Draft202012Validator(schema).validate(json.loads(path.read_text()))
+
+
+def test_examples_are_of_the_present_method() -> None:
+    shown = [
+        line.split('"')[3]
+        for path in EXAMPLES
+        for line in path.read_text().splitlines()
+        if '"method_version"' in line
+    ]
+    assert set(shown) == {METHOD_VERSION}, "run `make examples`"
