@@ -27,7 +27,11 @@ class Settings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="LACUNA_", frozen=True, extra="ignore", use_attribute_docstrings=True
+        env_prefix="LACUNA_",
+        env_ignore_empty=True,  # Compose and Kubernetes pass what nobody set as an empty string
+        frozen=True,
+        extra="ignore",
+        use_attribute_docstrings=True,
     )
 
     # Where things are

@@ -29,6 +29,13 @@ def test_placeholders_are_refused(key: str) -> None:
         Settings(api_keys=(key,))
 
 
+def test_an_empty_variable_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    unset = Settings()
+    for name in Settings.model_fields:
+        monkeypatch.setenv(f"LACUNA_{name.upper()}", "")
+    assert Settings() == unset
+
+
 def test_settings_cannot_be_changed() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         Settings().port = 1  # type: ignore[misc]
