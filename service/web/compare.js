@@ -112,5 +112,6 @@ function drawTable(answer) {
       ["first 10%", percent(a.primacy_mass), percent(b.primacy_mass), points(answer.primacy_change)],
       ["last 10%", percent(a.recency_mass), percent(b.recency_mass), points(answer.recency_change)],
     ]),
+    ...answer.warnings.map((text) => h("p", { class: "note" }, `Note: ${text}.`)),
   );
 }

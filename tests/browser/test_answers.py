@@ -147,6 +147,7 @@ def test_a_comparison_says_what_noise_it_knows(stack: Stack, filled: str, open_p
     expect(lead).to_contain_text("; the noise of the first is unknown (one document).")
     compare(alone, off)
     expect(lead).to_contain_text(": the noise of the first and of the second is unknown")
+    expect(page.locator("#compare-table")).to_contain_text("Note: different positional encodings")
     expect(page.locator("#live")).to_have_text(lead.text_content() or "")
 
 
