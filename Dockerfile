@@ -31,7 +31,7 @@ SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 RUN python -m venv /opt/lacuna
 WORKDIR /src
-COPY pyproject.toml constraints.txt ./
+COPY pyproject.toml constraints.txt LICENSE ./
 # Empty packages: pip resolves the dependencies, and this layer lasts until they change.
 RUN mkdir service workers && touch README.md service/__init__.py workers/__init__.py
 

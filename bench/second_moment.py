@@ -12,7 +12,6 @@ language topics, several draws of documents.
 from __future__ import annotations
 
 import argparse
-import pydoc_data.topics
 import time
 from typing import Any
 
@@ -25,6 +24,7 @@ from service.settings import Settings
 from service.theory import aggregate, agreement
 from service.theory.curve import F64
 from workers import predict
+from workers.documents import builtin
 from workers.documents.document_set import DocumentSet
 from workers.instrument import inspect
 from workers.measure import gains, influence
@@ -74,8 +74,7 @@ def random_tokens(loaded: LoadedModel, count: int) -> DocumentSet:
 def topics(loaded: LoadedModel, count: int, draw: int) -> DocumentSet:
     """Draw number `draw` of `count` stretches of the text, spread evenly and disjoint."""
     assert loaded.tokenizer is not None
-    text = "\n\n".join(pydoc_data.topics.topics[key] for key in sorted(pydoc_data.topics.topics))
-    ids = loaded.tokenizer(text).input_ids
+    ids = loaded.tokenizer(builtin.text()).input_ids
     pieces = [ids[i : i + LENGTH] for i in range(0, len(ids) - LENGTH + 1, LENGTH)]
     chosen = pieces[draw :: len(pieces) // count][:count]
     return DocumentSet(torch.tensor(chosen), leading_bos=False, source="inline")

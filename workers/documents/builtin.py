@@ -1,25 +1,26 @@
-"""CPython's own reference prose: English, and present wherever Python is.
+"""Python's own reference prose: about 450 kB of English, 113,000 tokens of SmolLM2.
 
-`pydoc_data.topics` is what `help("topic")` prints: about 450 kB of text, 113,000 tokens of
-SmolLM2. Its wording depends on the Python version, which the documents' digest tells.
+It is what `help("topic")` prints (`pydoc_data.topics`) in Python 3.11.7, kept here because every
+release words it anew: the same request must read the same documents under any Python.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from pydoc_data import topics
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from workers.documents.tokens import encode
 
+_FILE = Path(__file__).parent / "texts" / "python-reference.txt"
 _TOKENS: WeakKeyDictionary[Any, list[int]] = WeakKeyDictionary()
 
 
 @cache
 def text() -> str:
     """All topics in alphabetical order, as one text."""
-    return "\n\n".join(topics.topics[name] for name in sorted(topics.topics))
+    return _FILE.read_text(encoding="utf-8")
 
 
 def tokens(tokenizer: Any) -> list[int]:
