@@ -116,8 +116,8 @@ class PlacementRequest(Wire):
     fit are dropped, the least relevant per token first."""
     max_chunks: int | None = Field(default=None, ge=1, le=MAX_CHUNKS)
     order_sensitivity: Literal["none", "stable"] = "none"
-    """`stable`: the order itself carries meaning, so move the fewest chunks that reach 99% of the
-    best value."""
+    """`stable`: the order itself carries meaning. Only the most relevant chunks move, as few of
+    them as reach 99% of the best value; the others keep the caller's order among themselves."""
     dead_zone_threshold: float = Field(default=0.75, gt=0, le=100)
 
     @model_validator(mode="after")
@@ -219,8 +219,9 @@ class PlacementResponse(Wire):
     method: Literal["exact", "heuristic"]
     upper_bound: Rounded
     """No order of these chunks is worth more; equal to `value` when exact."""
-    gap: Rounded
-    """upper_bound / value - 1: at most this much is left."""
+    gap: Rounded | None
+    """upper_bound / value - 1: at most this much is left. Null where the order found is worth
+    nothing though another may be worth something."""
     relevance: Literal["as_given", "shifted", "inverted"]
     """Negative scores are shifted, and distances turned round, so that the worst counts 0."""
     objective: Objective

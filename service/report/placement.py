@@ -60,7 +60,11 @@ def _cells(one: Placed, relevance: float, most: float) -> list[str]:
 def _sentences(answer: PlacementResponse) -> list[str]:
     confidence = answer.confidence
     reasons = "; ".join(clean(reason) for reason in confidence.reasons) or confidence.basis
-    at_most = f", at most {answer.gap:.2%} below the best" if answer.method != "exact" else ""
+    at_most = (
+        ""
+        if answer.method == "exact" or answer.gap is None
+        else (f", at most {answer.gap:.2%} below the best")
+    )
     lines = [
         f"value: {number(answer.value)} ({answer.method}{at_most}){_gains(answer.gain)}",
         f"prompt: {answer.prompt_tokens} tokens; dead zone: {zone(answer.dead_zone)}",

@@ -99,11 +99,11 @@ def place(problem: Problem) -> Solution:
 
 
 def nearest_to_given(problem: Problem, solution: Solution, tolerance: float) -> Solution:
-    """The order that moves the fewest chunks, at a cost of at most `tolerance` of the value.
+    """An order near the caller's, at a cost of at most `tolerance` of the value.
 
     The k most relevant chunks take the places of the solution, all others fill the rest in the
     caller's order; the least such k that is good enough is taken. For readers to whom the order
-    of the chunks itself means something.
+    of the chunks itself means something. Moving other chunks might do with fewer of them.
     """
     size = problem.size
     if size < 2:

@@ -127,7 +127,7 @@ def of_profile(document: bytes, source: Source | None) -> PlacementCurve:
         source: which curve; None chooses.
 
     Raises:
-        InvalidRequest: the profile has no such curve.
+        InvalidRequest: the profile has no such curve, or only bins of it.
     """
     return of_body(ProfileBody.of_stored(document), source)
 
@@ -218,6 +218,13 @@ def _curve(
     anchored: bool = True,
     notes: tuple[str, ...] = (),
 ) -> PlacementCurve:
+    length = body.request.sequence_length
+    if anchored and len(values) != length:
+        raise InvalidRequest(
+            f"the profile has its curves in {len(values)} bins, not at its {length} tokens: "
+            "save it without `bins`",
+            field="profile_id",
+        )
     needle = body.measured.needle
     agreement = needle.spearman_with_influence if needle is not None else None
     warnings: list[str] = []
@@ -236,7 +243,7 @@ def _curve(
         basis=basis,
         level=level,
         influence=np.array(values),
-        length=body.request.sequence_length,
+        length=length,
         anchored=anchored,
         profile_id=body.id,
         max_length=body.model.max_length,

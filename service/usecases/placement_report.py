@@ -24,8 +24,6 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 Rule = Literal["as_given", "shifted", "inverted"]
 
-_ZONE_BINS = 1_024
-
 
 def respond(
     request: PlacementRequest,
@@ -38,7 +36,8 @@ def respond(
 ) -> PlacementResponse:
     """The whole answer for a solved problem; `ids` are the names of its chunks."""
     order = solution.order
-    zone = _dead_zone(problem.cumulative, length, request.dead_zone_threshold)
+    density = np.diff(problem.cumulative[: length + 1])
+    zone = zone_of(density, request.dead_zone_threshold) if length else None
     placed = _placed(problem, order, ids, zone, length)
     relevance = problem.relevance[order]
     visibility = problem.visibilities(order)
@@ -54,7 +53,7 @@ def respond(
         gain=_gains(problem, value),
         method=solution.method,
         upper_bound=solution.upper_bound,
-        gap=_gain(solution.upper_bound, value) or 0.0,
+        gap=_gain(solution.upper_bound, value),
         relevance=rule,
         objective=request.objective,
         source=curve.source,
@@ -96,27 +95,6 @@ def _placed(
             )
         )
     return placed
-
-
-def _dead_zone(cumulative: F64, length: int, threshold: float) -> DeadZone | None:
-    """The dead zone at the prompt's own length; long prompts are looked at in 1,024 bins."""
-    if length < 1:
-        return None
-    if length <= _ZONE_BINS:
-        return zone_of(np.diff(cumulative[: length + 1]), threshold)
-    edges = np.arange(_ZONE_BINS + 1) * length // _ZONE_BINS
-    zone = zone_of(np.diff(cumulative[edges]) / np.diff(edges), threshold)
-    if zone is None:
-        return None
-    start, end = int(edges[zone.start]), int(edges[zone.end])
-    return zone.model_copy(
-        update={
-            "start": start,
-            "end": end,
-            "argmin": int(edges[zone.argmin]),
-            "fraction": (end - start) / length,
-        }
-    )
 
 
 def _gains(problem: placement.Problem, value: float) -> Gain:

@@ -19,6 +19,7 @@ from service.contract.profiles import NeedleCurve, Profile, ProfileBody, Profile
 from service.store.profiles import StoredProfile
 from service.usecases import placement_curves as curves
 from service.usecases.placements import answer, place
+from service.usecases.views import binned
 
 MakeProfile = Callable[..., Profile]
 SIX = 1e-5
@@ -446,6 +447,39 @@ def test_dead_zone_of_a_long_prompt_is_in_tokens() -> None:
     assert [one.in_dead_zone for one in long.placements] == [
         one.in_dead_zone for one in short.placements
     ]
+
+
+@pytest.mark.parametrize("tokens", [1_024, 1_536, 2_047, 3_000])
+def test_a_spike_at_the_end_moves_the_zone_of_no_length(tokens: int) -> None:
+    others = 0.7 * tokens / (tokens - 1)
+    density = [*[others] * (tokens - 1), 0.3 * tokens]
+    one = [chunk("a", tokens, 1.0)]
+    zone = solve({"density": density, "chunks": one}).dead_zone
+    assert zone is not None
+    assert (zone.start, zone.end) == (0, tokens - 1)
+    assert zone.mean_density == pytest.approx(others, rel=1e-5)
+    none = solve({"density": density, "chunks": one, "dead_zone_threshold": 0.7})
+    assert none.dead_zone is None
+
+
+def test_a_binned_view_of_a_profile_is_refused(make_profile: MakeProfile) -> None:
+    view = binned(trained(make_profile(tokens=64)), 16)
+    with pytest.raises(InvalidRequest, match="16 bins, not at its 64 tokens"):
+        curves.of_body(view, None)
+
+
+def test_nothing_is_said_of_the_rest_of_a_value_of_nothing() -> None:
+    body = {
+        "density": [1.0, 1.0, 1.0, 1.0, 0.0],
+        "chunks": [chunk(f"c{i}", 10 + i, 1.0) for i in range(14)],
+        "objective": "worst_case",
+        "top_k": 14,
+    }
+    answered = solve(body)
+    assert answered.method == "heuristic"
+    assert answered.value == 0
+    assert answered.upper_bound > 0
+    assert answered.gap is None
 
 
 async def test_a_profile_of_another_length_is_extrapolated(make_profile: MakeProfile) -> None:
