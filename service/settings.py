@@ -6,6 +6,7 @@ roots (`service.cli`, `service.api.app.create_app`'s factory, `workers.__main__`
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import parse_qs, quote, unquote, urlsplit
@@ -15,6 +16,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _PLACEHOLDERS = {"changeme", "change-me", "secret", "password", "xxx", "todo", "example"}
+_DIGEST = re.compile(r"[0-9A-Fa-f]{64}")
 StringList = Annotated[tuple[str, ...], NoDecode]
 
 
@@ -31,6 +33,7 @@ class Settings(BaseSettings):
         env_ignore_empty=True,  # Compose and Kubernetes pass what nobody set as an empty string
         frozen=True,
         extra="ignore",
+        hide_input_in_errors=True,  # it may be a password
         use_attribute_docstrings=True,
     )
 
@@ -50,7 +53,8 @@ class Settings(BaseSettings):
     port: int = Field(default=8080, ge=0, le=65_535)
     """Port that the gateway listens on; 0 lets the system choose one."""
     api_keys: StringList = ()
-    """SHA-256 hex digests or plain keys, comma separated. Required beyond loopback."""
+    """SHA-256 hex digests or plain keys, comma separated; 64 hex digits are taken for a digest.
+    Required beyond loopback."""
     allow_anonymous: bool = False
     """Serve without keys beyond loopback all the same."""
     allowed_models: StringList = ("*",)
@@ -130,13 +134,23 @@ class Settings(BaseSettings):
         except RuntimeError as error:
             raise ValueError(str(error)) from None
 
+    @field_validator("redis_url")
+    @classmethod
+    def _an_address(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None and not _is_store(url.get_secret_value()):
+            raise ValueError(  # without the address: what is wrong with it may be the password
+                "this is not redis://[[user]:password@]host[:port][/number], rediss://... or "
+                "unix:///path; write / ? # @ : in a password as %2F %3F %23 %40 %3A"
+            )
+        return url
+
     @field_validator("api_keys")
     @classmethod
     def _no_placeholders(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
         for key in keys:
             if key.lower() in _PLACEHOLDERS or len(key) < 16:
                 raise ValueError("an API key is a placeholder or shorter than 16 characters")
-        return keys
+        return tuple(key.lower() if _DIGEST.fullmatch(key) else key for key in keys)
 
     @model_validator(mode="after")
     def _no_open_door(self) -> Self:
@@ -185,6 +199,26 @@ class Settings(BaseSettings):
             for name, value in values.items()
             if value is not None
         }
+
+
+def _is_store(url: str) -> bool:
+    """Whether it is an address of a Redis server, as far as its text tells."""
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - raises when it is no number
+        if parts.query:
+            parse_qs(parts.query, strict_parsing=True)
+    except ValueError:
+        return False
+    if parts.scheme == "unix":
+        return bool(parts.path)
+    database = parts.path.removeprefix("/")
+    return (
+        parts.scheme in {"redis", "rediss"}
+        and bool(parts.hostname)
+        and (not database or database.isdecimal())
+        and not parts.fragment
+    )
 
 
 def _as_text(value: object) -> str:

@@ -84,7 +84,7 @@ def _digest_of(key: str) -> bytes:
 
 def _presented(scope: Scope) -> bytes | None:
     for name, value in scope["headers"]:
-        if name == b"x-api-key":
+        if name == b"x-api-key" and value:
             return bytes(value)
         if name == b"authorization" and value[:7].lower() == b"bearer ":
             return bytes(value[7:].strip())

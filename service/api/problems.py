@@ -236,7 +236,9 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = _HTTP_CODES.get(error.status_code, "invalid_request")
     if code == "method_not_allowed":
-        allowed = ", ".join(_allowed_methods(request))
+        # An event stream alone has no HEAD: it has no end and no length to report.
+        methods = [one for one in _allowed_methods(request) if one != request.method]
+        allowed = ", ".join(methods)
         detail = f"{request.method} is not allowed here; allowed: {allowed}"
         return problem(request.scope, code, detail, headers={"Allow": allowed})
     detail = "there is nothing at this address" if code == "not_found" else str(error.detail)

@@ -151,15 +151,15 @@ def collapse(
     [S]: if the sum of lambda_t delta_t stays finite, the diagonal of P stays positive and there
     is no collapse; if it diverges, every row of P tends to the first token. delta_t is the
     largest off-diagonal mass of layer t. A schedule that is given by a formula has a limit
-    (`diverges`); a list of numbers has none, and is judged by the row it produces: collapsed from
-    P[n-1, 0] = 0.9.
+    (`diverges`); a list of numbers or of measured kernels has none, and is judged by the row it
+    produces: collapsed from P[n-1, 0] = 0.9.
 
     Args:
         kernels: T kernels.
         mixing: [T] or [T, n].
         influence: [n], `rollout(kernels, mixing)`.
         causal: whether the mask is causal; otherwise the theorem does not apply.
-        diverges: whether the schedule's sum diverges with depth; None: unknown, a list.
+        diverges: whether the schedule's sum diverges with depth; None: unknown.
     """
     coefficients = _mixing(kernels, mixing)
     lambdas = np.array([float(c.mean()) for c in coefficients])
@@ -194,7 +194,7 @@ _WORDS = {
     (True, True): COLLAPSED_HERE,
     (True, False): NOT_COLLAPSED_HERE,
 }
-"""(whether the coefficients are a list, whether it collapses)."""
+"""(whether nothing is known of further layers, whether it collapses)."""
 
 
 def _verdict(
@@ -214,7 +214,7 @@ def _verdict(
         f"{COLLAPSED:g} that counts as collapsed"
     )
     if diverges is None:
-        return reached, f"{here}; a list of coefficients says nothing about further layers"
+        return reached, f"{here}; what is given layer by layer says nothing about further ones"
     if diverges:
         tail = "its sum diverges, and influence goes to the first token"
     else:

@@ -96,6 +96,15 @@ def _check_matrices(matrices: Sequence[Sequence[Sequence[float]]], inputs: Input
             f"{n} x {n} as `sequence_length` says",
             field="kernel.matrices",
         )
+    for number, matrix in enumerate(matrices):
+        ahead = np.argwhere(np.triu(matrix, 1) > 0)
+        if ahead.size:
+            row, column = ahead[0].tolist()
+            raise InvalidRequest(
+                f"`kernel.matrices[{number}][{row}][{column}]` must be 0: under the causal mask no "
+                "token sees a later one",
+                field="kernel.matrices",
+            )
     if inputs.has_content:
         raise InvalidRequest(
             "measured kernels contain the content already: leave `content` out", field="content"

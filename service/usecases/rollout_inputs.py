@@ -33,7 +33,8 @@ class Inputs:
         slopes: [T or 1, H], or None without ALiBi.
         diagonal: [T or 1, H], content logits of a token with itself.
         mixing: [T], or [T, n] per token.
-        diverges: whether the schedule's sum diverges with depth; None for a list.
+        diverges: whether the schedule's sum diverges with depth; None for a list
+            and for measured kernels.
     """
 
     request: RolloutRequest
@@ -139,6 +140,8 @@ def resolve(request: RolloutRequest) -> Inputs:
     slopes = slopes_of(kernel, layers, heads)
     diagonal = table("content.diagonal", request.content.diagonal, layers, heads)
     mixing, diverges = mixing_of(request, layers, assumptions)
+    if kernel.type == "measured":
+        diverges = None  # what further layers would be like, nobody said
     inputs = Inputs(
         request=request,
         kernel=kernel,

@@ -71,6 +71,45 @@ def test_every_secret_is_known_to_the_logs(url: str, passwords: set[str]) -> Non
     assert set(settings.secrets) == {KEY, "hf_token"} | passwords
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:sup3rSecretPa/tail@127.0.0.1:6379/0",
+        "redis://:123/sup3rSecret@127.0.0.1:6379/0",
+        "redis://u:123?sup3rSecret@127.0.0.1:6379/0",
+        "redis://u:123#sup3rSecret@127.0.0.1:6379/0",
+        "http://:sup3rSecret@127.0.0.1",
+        "redis://:sup3rSecret@127.0.0.1:70000",
+        "redis://:sup3rSecret@127.0.0.1/first",
+        "rediss://",
+        "unix://",
+    ],
+)
+def test_an_address_that_is_none_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(ValidationError, match=r"redis://\[\[user") as refusal:
+        Settings(redis_url=url)
+    assert "sup3rSecret" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://[::1]:6379/2",
+        "rediss://user@host?ssl_cert_reqs=none",
+        "unix:///run/redis.sock?db=1",
+    ],
+)
+def test_addresses_of_every_kind(url: str) -> None:
+    assert Settings(redis_url=url).store_url == url
+
+
+def test_a_digest_may_have_capitals() -> None:
+    assert Settings(api_keys=("A" * 64, "A-Key-Of-Sixteen")).api_keys == (
+        "a" * 64,
+        "A-Key-Of-Sixteen",
+    )
+
+
 def test_every_setting_is_explained() -> None:
     assert [name for name, field in Settings.model_fields.items() if not field.description] == []
 

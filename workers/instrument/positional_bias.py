@@ -29,7 +29,7 @@ class BiasSeen:
 def bias_of(call: AttentionCall) -> BiasSeen | None:
     """The bias that an operation adds to its logits; None without one that depends on distance."""
     n, middle = call.length, call.length // 2
-    if n < 3:
+    if n < 2:
         return None
     rows = call.observed_bias
     if rows is None and call.bias is not None:

@@ -123,8 +123,9 @@ def relevances(scores: Sequence[float | None], count: int) -> list[float]:
 
 
 def estimate_tokens(text: str) -> int:
-    """About four bytes of UTF-8 a token: also for text without spaces."""
-    return max(1, math.ceil(len(text.encode()) / _BYTES_PER_TOKEN))
+    """About four bytes of UTF-8 a token: also for text without spaces, or with broken surrogates."""
+    size = len(text.encode(errors="surrogatepass"))
+    return max(1, math.ceil(size / _BYTES_PER_TOKEN))
 
 
 def _given(error: ServiceAway, count: int) -> list[int]:

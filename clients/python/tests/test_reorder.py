@@ -33,6 +33,7 @@ def test_lengths_are_counted_or_estimated_also_without_spaces() -> None:
     assert estimate_tokens("x" * 400) == 100
     assert estimate_tokens("語" * 40) == 30
     assert estimate_tokens("") == 1
+    assert estimate_tokens("half a pair \ud83d") == 4
 
 
 def test_order_and_counts(client: Any, reversing: Any) -> None:

@@ -199,6 +199,7 @@ async def test_models_outside_the_allow_list_are_refused(
         ("POST", "/v1/profiles/" + "a" * 32, 405, "method_not_allowed", "GET, HEAD, DELETE"),
         ("PUT", "/v1/profiles", 405, "method_not_allowed", "GET, HEAD, POST"),
         ("OPTIONS", "/v1/models", 405, "method_not_allowed", "GET, HEAD"),
+        ("HEAD", "/v1/jobs/" + "a" * 32 + "/events", 405, "method_not_allowed", "GET"),
         ("BREW", "/healthz", 405, "method_not_allowed", "GET, HEAD"),
         ("GET", "/v1/profiles/xyz", 422, "invalid_request", None),
         ("GET", "/v1/profiles/" + "a" * 32, 404, "profile_not_found", None),

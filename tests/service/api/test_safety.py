@@ -47,7 +47,9 @@ async def test_without_a_known_key_nothing_is_answered(
         assert answer.headers["www-authenticate"] == "Bearer"
 
 
-@pytest.mark.parametrize("headers", [ME, OTHER, {"authorization": f"bearer  {BOB} "}])
+@pytest.mark.parametrize(
+    "headers", [ME, OTHER, {"authorization": f"bearer  {BOB} "}, {"X-API-Key": "", **ME}]
+)
 async def test_keys_come_plain_or_hashed_and_in_either_header(
     guarded: httpx.AsyncClient, headers: dict[str, str]
 ) -> None:

@@ -195,20 +195,36 @@ def test_distance_profile_with_a_sink() -> None:
 
 
 def test_measured_kernels_and_their_monotonicity() -> None:
-    straight = [[1.0, 0.0], [0.5, 0.5]]
-    crossed = [[0.25, 0.75], [0.5, 0.5]]
+    straight = [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.25, 0.25, 0.5]]
+    crossed = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.25, 0.25, 0.5]]
     answer = post(
         {
-            "sequence_length": 2,
+            "sequence_length": 3,
             "kernel": {"type": "measured", "matrices": [straight, crossed]},
             "mixing": {"type": "list", "lambdas": [1.0, 0.5]},
         }
     )
-    # top layer: 1/2 [0, 1] + 1/2 [1/2, 1/2]; then the straight one
-    np.testing.assert_allclose(influence(answer, "measured_kernel"), [0.625, 0.375])
+    # top layer: 1/2 [0, 0, 1] + 1/2 [1/4, 1/4, 1/2]; then the straight one
+    np.testing.assert_allclose(influence(answer, "measured_kernel"), [0.375, 0.25, 0.375])
     assert answer.monotone is not None
     assert [m.monotone for m in answer.monotone] == [True, False]
     assert answer.monotone[1].violation == pytest.approx(0.25)
+
+
+def test_a_measured_kernel_is_judged_at_its_depth() -> None:
+    """Token 1 sees itself alone, so it keeps what it has, however many layers there are."""
+    absorbing = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.5, 0.5]]
+    answer = post(
+        {
+            "sequence_length": 3,
+            "layers": 400,
+            "kernel": {"type": "measured", "matrices": [absorbing]},
+            "mixing": {"type": "constant", "value": 0.5},
+        }
+    )
+    np.testing.assert_allclose(influence(answer, "measured_kernel"), [0.0, 1.0, 0.0], atol=1e-12)
+    assert not answer.collapse.collapses
+    assert "says nothing about further" in answer.collapse.evidence
 
 
 def test_lambda_by_token() -> None:
@@ -333,6 +349,17 @@ def test_a_million_tokens() -> None:
                 "kernel": {"type": "measured", "matrices": [[[0.5]]]},
             },
             "rows",
+        ),
+        (
+            {
+                "layers": 2,
+                "sequence_length": 2,
+                "kernel": {
+                    "type": "measured",
+                    "matrices": [[[1, 0], [0.5, 0.5]], [[0.25, 0.75], [0.5, 0.5]]],
+                },
+            },
+            r"matrices\[1\]\[0\]\[1\]` must be 0",
         ),
     ],
 )

@@ -37,9 +37,9 @@ class Allocations(TorchDispatchMode):
         return out
 
 
-def call() -> AttentionCall:
+def call(length: int = LENGTH) -> AttentionCall:
     generator = torch.Generator().manual_seed(0)
-    query, key = (torch.randn(1, 2, LENGTH, 4, generator=generator) for _ in range(2))
+    query, key = (torch.randn(1, 2, length, 4, generator=generator) for _ in range(2))
     return AttentionCall(0, query, key, 0.5)
 
 
@@ -67,3 +67,13 @@ def test_a_bias_is_read_from_two_of_its_rows() -> None:
         assert seen.largest < LENGTH**2
         assert found is not None
         np.testing.assert_allclose(found.slopes, slope.flatten())
+
+
+def test_two_tokens_have_a_bias_and_one_has_none() -> None:
+    slope = torch.tensor([0.5, 0.25])[:, None, None]
+    position = torch.arange(2)
+    two = replace(call(2), bias=(slope * (position - position[:, None]))[None])
+    found = bias_of(two)
+    assert found is not None
+    np.testing.assert_allclose(found.slopes, slope.flatten())
+    assert bias_of(replace(call(1), bias=torch.zeros(1, 2, 1, 1))) is None
