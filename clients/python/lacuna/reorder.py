@@ -123,7 +123,7 @@ def relevances(scores: Sequence[float | None], count: int) -> list[float]:
 
 
 def estimate_tokens(text: str) -> int:
-    """About four bytes of UTF-8 a token: also for text without spaces, or with broken surrogates."""
+    """About four bytes of UTF-8 a token: also for text without spaces or with lone surrogates."""
     size = len(text.encode(errors="surrogatepass"))
     return max(1, math.ceil(size / _BYTES_PER_TOKEN))
 
