@@ -74,8 +74,9 @@ def _rows(summaries: Sequence[ProfileSummary]) -> Iterator[tuple[list[str], Prof
 
 def _comparable(summary: ProfileSummary) -> bool:
     """An ablation says nothing of the model as it is used, one document nothing of its noise, and
-    a caller's own texts are others every time."""
-    return summary.as_used and summary.documents > 1 and summary.documents_source != "inline"
+    a caller's own texts and targets are others every time."""
+    own = summary.documents_source == "inline" or summary.objective == "target_logprob"
+    return summary.as_used and summary.documents > 1 and not own
 
 
 def _values(summary: ProfileSummary) -> dict[str, float]:

@@ -11,11 +11,12 @@ from service.cli.inputs import numbers, read
 from service.cli.options import Json, Key, Server
 from service.cli.request import Built, Option, build, checked, refuse
 from service.cli.saved import is_id, load_file
-from service.cli.terminal import Status, emit, fail, out, print_json
+from service.cli.terminal import Status, emit, err, fail, out, print_json
 from service.contract.errors import InvalidRequest, LacunaError
 from service.contract.placements import Objective, PlacementRequest, PlacementResponse, Source
 from service.contract.profiles import Profile
 from service.report.placement import report
+from service.report.text import clean, listed
 
 _SOURCES = f"Which curve of the profile: {', '.join(get_args(Source))}."
 _OBJECTIVES = f"What to maximise: {', '.join(get_args(Objective))}."
@@ -34,7 +35,7 @@ def place(
         str | None, typer.Option(help="Id of a profile, or its profile.json: needs no service.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Take the model's newest profile with trained weights.")
+        str | None, typer.Option(help="Take the profile of the model that suits the prompt best.")
     ] = None,
     density: Annotated[
         str | None, typer.Option(help="A curve of your own, as 1.4,0.9,0.5: needs no service.")
@@ -127,6 +128,11 @@ def _show(
         broken = next((name for name in answer.order if len(name.splitlines()) != 1), None)
         if broken is not None:
             fail(f"--ids: {broken!r:.80} is more than a line; take --json", Status.REFUSED)
+        if answer.dropped:
+            err.print(f"lacuna: did not fit: {listed(answer.dropped)}", soft_wrap=True)
+        if answer.confidence.level == "low":
+            reasons = clean("; ".join(answer.confidence.reasons))
+            err.print(f"lacuna: confidence: low ({reasons})", soft_wrap=True)
         emit(answer.order)
     else:
         report(out, answer, {chunk.id: chunk.relevance for chunk in request.chunks})

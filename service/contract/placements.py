@@ -79,8 +79,8 @@ class PlacementRequest(Wire):
     profile_id: Digest | None = None
     model: ModelId | None = None
     """Its most suitable profile with trained weights that has the source asked for: of the newest
-    revision, no ablation, of several documents, near the prompt's length, with a needle curve, the
-    newest."""
+    revision, no ablation, no target and no texts of a caller's own, of several documents, near the
+    prompt's length, with a needle curve, of more documents, the newest."""
     density: (
         Annotated[
             list[Annotated[float, Field(ge=0, le=1e12)]],

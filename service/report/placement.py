@@ -60,14 +60,12 @@ def _cells(one: Placed, relevance: float, most: float) -> list[str]:
 def _sentences(answer: PlacementResponse) -> list[str]:
     confidence = answer.confidence
     reasons = "; ".join(clean(reason) for reason in confidence.reasons) or confidence.basis
-    at_most = (
-        ""
-        if answer.method == "exact" or answer.gap is None
-        else (f", at most {answer.gap:.2%} below the best")
-    )
+    known = answer.method != "exact" and answer.gap is not None
+    at_most = f", at most {answer.gap:.2%} below the best" if known else ""
     lines = [
         f"value: {number(answer.value)} ({answer.method}{at_most}){_gains(answer.gain)}",
         f"prompt: {answer.prompt_tokens} tokens; dead zone: {zone(answer.dead_zone)}",
+        f"curve: {_curve(answer)}",
         f"confidence: {confidence.level} ({reasons})",
     ]
     if answer.relevance != "as_given":
@@ -76,6 +74,14 @@ def _sentences(answer: PlacementResponse) -> list[str]:
         lines.append(f"did not fit: {listed(answer.dropped)}")
     lines += [f"suggestion: {clean(one.detail)}" for one in answer.suggestions]
     return lines + [f"note: {clean(warning)}" for warning in answer.warnings]
+
+
+def _curve(answer: PlacementResponse) -> str:
+    if answer.profile_id is None:
+        return answer.source
+    return (
+        f"{answer.source}, profile {answer.profile_id} of {answer.confidence.profile_tokens} tokens"
+    )
 
 
 def _gains(gain: Gain) -> str:

@@ -64,7 +64,7 @@ def respond(
         dead_zone=zone,
         suggestions=suggest(request, curve, problem, order, placed),
         confidence=curve.confidence(length),
-        warnings=[*curve.warnings, *_too_long(curve, length)],
+        warnings=[*curve.warnings, *_too_long(curve, length), *_none_fit(request, ids)],
     )
 
 
@@ -111,6 +111,15 @@ def _too_long(curve: PlacementCurve, length: int) -> list[str]:
         return []
     return [
         f"the prompt has {length} tokens; the model's configuration declares {curve.max_length}"
+    ]
+
+
+def _none_fit(request: PlacementRequest, kept: list[str]) -> list[str]:
+    if kept or not request.chunks:
+        return []
+    return [
+        f"no chunk fits: with prefix and suffix the prompt may have {request.max_tokens} tokens, "
+        "and each chunk alone exceeds that"
     ]
 
 

@@ -18,9 +18,11 @@ def by_suitability(
     """The profiles, most suitable first.
 
     The revision measured last comes before any other, the model as it is used before ablations,
-    more documents than one before one (whose noise is unknown), a length within the same power of
-    two of the prompt's before others, one with the needle curve before one without unless another
-    source is asked for, and then the newest.
+    how it reads before how it reaches one target, Lacuna's and the operator's texts before a
+    caller's own (whose prompts need not be like this one: name such a profile by its id), more
+    documents than one before one (whose noise is unknown), a length within the same power of two of
+    the prompt's before others, one with the needle curve before one without unless another source
+    is asked for, twice as many documents before half as many, and then the newest.
     """
     if not newest_first:
         return []
@@ -33,9 +35,12 @@ def by_suitability(
         return (
             summary.revision != revision,
             not summary.as_used,
+            summary.objective == "target_logprob",
+            summary.documents_source == "inline",
             summary.documents == 1,
             round(octaves),
             needle and not summary.needle,
+            -summary.documents.bit_length(),
         )
 
     return sorted(newest_first, key=key)

@@ -85,11 +85,12 @@ async def test_a_stored_profile_is_told(client: httpx.AsyncClient, stored: str) 
 
 
 def test_only_what_compares_is_told() -> None:
-    """Ablations, single documents and callers' own texts would show as drift of the model."""
+    """Ablations, single documents, callers' own texts and targets would show as drift."""
     odd = [
         summary(5, positional_encoding="off"),
         summary(4, documents=1),
         summary(3, documents_source="inline"),
+        summary(6, objective="target_logprob"),
         summary(2, documents_source="random_tokens"),
     ]
     assert text([*odd, summary(1)]) == text([summary(1)])

@@ -110,6 +110,29 @@ def test_ids_alone_are_for_scripts(lacuna: Any, flag: str) -> None:
     assert result.stderr == ""
 
 
+def test_ids_alone_still_say_what_is_missing_and_what_to_doubt(lacuna: Any) -> None:
+    request = {"architecture": {"layers": 4, "heads": 4}, "chunks": CHUNKS}
+    result = lacuna("place", json.dumps(request), "--ids", "--max-chunks", "3")
+    assert len(result.stdout.splitlines()) == 3
+    dropped, doubt = result.stderr.splitlines()
+    assert dropped == "lacuna: did not fit: d"
+    assert doubt.startswith("lacuna: confidence: low (computed from the architecture alone")
+
+
+def test_nothing_fits(lacuna: Any) -> None:
+    said = lacuna.prints("place", "-", "--density", LISTED, "--max-tokens", "79", stdin=TABLE)
+    assert "note: no chunk fits: with prefix and suffix the prompt may have 79 tokens" in said
+    one = lacuna.prints("place", "-", "--density", LISTED, "--max-tokens", "80", stdin=TABLE)
+    assert "no chunk fits" not in one
+
+
+def test_the_profile_is_named(lacuna: Any, saved: Save) -> None:
+    path = saved(tokens=128)
+    known = Profile.model_validate_json(Path(path).read_bytes()).id
+    said = lacuna.prints("place", "-", "--profile", path, stdin=TABLE)
+    assert f"curve: measured, profile {known} of 128 tokens" in said
+
+
 def test_an_id_of_two_lines_is_no_line(lacuna: Any) -> None:
     chunks = [{"id": "a\nb", "tokens": 1, "relevance": 1}]
     assert "--json" in lacuna.fails(1, "place", json.dumps(chunks), "--density", LISTED, "--ids")

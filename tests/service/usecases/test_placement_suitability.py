@@ -41,6 +41,10 @@ def test_the_newest_of_equals() -> None:
         {"positional_encoding": "off"},
         {"documents_source": "random_tokens"},
         {"documents": 1},
+        {"documents": 2},
+        {"objective": "target_logprob"},
+        {"documents_source": "inline"},
+        {"documents_source": "inline", "documents": 64, "needle": True},
         {"sequence_length": 64},
         {"sequence_length": 1_024},
     ],
@@ -56,6 +60,10 @@ def test_an_older_revision_never_does() -> None:
 
 def test_lengths_within_the_same_power_of_two_are_alike() -> None:
     assert best(summary("a", sequence_length=200), summary("b", sequence_length=240)) == "a"
+
+
+def test_as_many_documents_but_for_a_few_are_alike() -> None:
+    assert best(summary("a", documents=16), summary("b", documents=20)) == "a"
 
 
 def test_the_needle_curve_is_preferred_unless_another_is_asked_for() -> None:
