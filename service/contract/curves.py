@@ -82,11 +82,12 @@ class Collapse(Wire):
     """The depth limit: does the rollout collapse onto the first token?"""
 
     verdict: str
-    """"finite mixing: no collapse" or "collapses onto the first token" for a schedule given by a
-    formula, as layers are added without end; "not collapsed at this depth" or "collapsed onto the
-    first token at this depth" for a list of coefficients: a measured model has no other. Of the
-    rollout, which may be far from what was measured."""
+    """"finite mixing: no collapse as layers are added" or "collapses onto the first token as layers
+    are added" for a schedule given by a formula: of its limit, not of this depth; "not collapsed at
+    this depth" or "collapsed onto the first token at this depth" for a list of coefficients: a
+    measured model has no other. Of the rollout, which may be far from what was measured."""
     collapses: bool
+    """What the verdict says: of the limit where there is one, else of this depth."""
     lambda_sum: float = Field(ge=0)
     """Sum of the mixing coefficients over layers; the theorem asks whether it stays finite."""
     off_diagonal_sum: float = Field(ge=0)

@@ -41,7 +41,8 @@ def summarise(
     if zone is None:
         sentences.append(f"No stretch of the prompt falls below {threshold:g} of an even share.")
     else:
-        sentences += [_dead(zone, n), _advice(zone, n)]
+        last_density = n * float(curve.influence[-1])
+        sentences += [_dead(zone, n), _advice(zone, n, last_density >= threshold)]
     same = inputs.kernel.type == "uniform" and inputs.request.mask.type == "causal"
     attention = "" if same and not inputs.has_content else " with uniform causal attention instead"
     sentences.append(
@@ -74,13 +75,22 @@ def _place(position: int, n: int) -> str:
     return f"at {share:.0f}% of the prompt"
 
 
-def _advice(zone: DeadZone, n: int) -> str:
+def _advice(zone: DeadZone, n: int, last_is_heard: bool) -> str:
+    """Where to put things.
+
+    Args:
+        last_is_heard: whether the last token has the density that the zone lacks.
+    """
     margin = max(1.0, _MARGIN * n)
     before, after = zone.start > margin, zone.end < n - margin
     if before and after:
         return f"Put what matters before token {zone.start} or after token {zone.end - 1}."
-    if before:
+    if before and last_is_heard:
         return f"Put what matters before token {zone.start}, and the question at the very end."
+    if before:
+        return f"Put what matters before token {zone.start}: the very end is not heard well either."
     if after:
         return f"Put what matters after token {zone.end - 1}."
-    return "Apart from single tokens at the ends, no place in this prompt is heard well."
+    heard = ["the very beginning"] * (zone.start > 0) + ["the very end"] * last_is_heard
+    apart = f"Apart from {' and '.join(heard)}, no" if heard else "No"
+    return f"{apart} place in this prompt is heard well."

@@ -252,6 +252,7 @@ def test_verdict_on_depth(mixing: dict[str, Any], collapses: bool) -> None:
     answer = post({"layers": 5, "mixing": mixing})
     assert answer.collapse.collapses is collapses
     limit = "collapses onto the first token" if collapses else "finite mixing: no collapse"
+    limit += " as layers are added"
     here = mixing["type"] == "list"
     assert answer.collapse.verdict == ("not collapsed at this depth" if here else limit)
 
@@ -575,6 +576,37 @@ def test_the_quietest_place_in_words(argmin: int, n: int, words: str) -> None:
     report = post({"layers": 2}).cesaro
     sentences = summarise(inputs, np.full(n, 1 / n), zone_at(argmin, n), report)
     assert any(f"the quietest place {words}" in sentence for sentence in sentences)
+
+
+@pytest.mark.parametrize(
+    ("body", "advice"),
+    [
+        ({"architecture": "bloom-176b"}, "241: the very end is not heard well either."),
+        ({"layers": 12}, ", and the question at the very end."),
+        ({"layers": 24, "heads": 16, "kernel": {"type": "alibi"}}, "Put what matters after token "),
+        (
+            {"layers": 12, "mixing": {"type": "constant", "value": 0.02}},
+            "Apart from the very end, no place in this prompt is heard well.",
+        ),
+        (
+            {"layers": 24, "mixing": {"type": "constant", "value": 0.9}},
+            "Apart from the very beginning, no place in this prompt is heard well.",
+        ),
+        (
+            {"layers": 2, "threshold": 5, "kernel": {"type": "uniform"}, "mask": {"type": "full"},
+             "mixing": {"type": "constant", "value": 1}},
+            "No place in this prompt is heard well.",
+        ),
+    ],
+)  # fmt: skip
+def test_advice_sends_the_question_where_the_curve_is_heard(
+    body: dict[str, Any], advice: str
+) -> None:
+    answer = post(body)
+    assert any(advice in sentence for sentence in answer.summary), answer.summary
+    name = "residual_content" if "residual_content" in answer.predictions else "residual"
+    last = answer.sequence_length * answer.predictions[name].influence[-1]
+    assert ("question at the very end" in " ".join(answer.summary)) <= (last >= 0.75)
 
 
 def test_the_quietest_place_of_a_plain_model_is_just_before_the_end() -> None:
