@@ -123,6 +123,8 @@ def test_alerts_cover_what_operators_must_know() -> None:
         "LacunaStoreAway",
     } <= names
     assert len(names) == len(RULES)
+    guide = (DEPLOY.parent / "docs" / "operating.md").read_text()
+    assert [name for name in names if name not in guide] == []
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
