@@ -23,7 +23,7 @@ from service.store.connection import connect, durability_problem, is_outage, pol
 from service.store.keys import QueueName
 from service.store.profiles import StoredProfile, read_profile
 from service.store.tokenizers import publish_tokenizer
-from workers.faults import EXIT_CONFIG, EXIT_DEVICE
+from workers.faults import EXIT_CONFIG, EXIT_DEVICE, Misconfigured
 from workers.loop import Handler, Worker
 from workers.pending import PendingResults
 
@@ -90,6 +90,9 @@ def main(make_handler: Callable[[Settings], Handler] | None = None) -> int:
     logs.configure(settings.log_level, settings.log_format, settings.secrets)
     try:
         return run(settings, (make_handler or _profile_handler)(settings))
+    except Misconfigured as error:
+        log.critical(str(error))
+        return EXIT_CONFIG
     except Exception:
         # Through the log, which masks secrets; the supervisor starts a fresh process.
         log.critical("the worker ends by a fault of its own", exc_info=True)

@@ -40,6 +40,10 @@ _NO_MEMORY_MESSAGES: Final = (
 log = logging.getLogger(__name__)
 
 
+class Misconfigured(Exception):
+    """The settings ask for what this machine has not; the message is one line."""
+
+
 class DeviceBroken(Exception):
     """The device is of no more use to this process."""
 

@@ -33,6 +33,7 @@ from service.contract.errors import ModelUnsupported, OutOfMemory
 from service.contract.profile_requests import ProfileRequest
 from workers.faults import is_out_of_memory, ours
 from workers.models import casting, limits, sources
+from workers.models.devices import device_of, dtype_of
 from workers.models.facts import check_length, describe
 from workers.models.loaded import LoadedModel
 from workers.models.memory import available_bytes, gigabytes
@@ -43,7 +44,6 @@ from workers.models.weights import judging
 __all__ = ["LoadOptions", "LoadedModel", "build", "describe", "device_of", "dtype_of", "load"]
 
 _AUTO: Any = AutoModelForCausalLM  # its class methods are half typed
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def load(request: ProfileRequest, options: LoadOptions) -> LoadedModel:
@@ -57,20 +57,6 @@ def load(request: ProfileRequest, options: LoadOptions) -> LoadedModel:
     """
     source = sources.fetch(sources.resolve(request, options), options)
     return build(source, request, options)
-
-
-def device_of(options: LoadOptions) -> torch.device:
-    """The device that "auto" means here."""
-    if options.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(options.device)
-
-
-def dtype_of(request: ProfileRequest, device: torch.device) -> torch.dtype:
-    """The weights' type that the request means on this device."""
-    if request.dtype == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    return _DTYPES[request.dtype]
 
 
 def build(source: Source, request: ProfileRequest, options: LoadOptions) -> LoadedModel:

@@ -34,7 +34,7 @@ from workers import documents
 from workers.documents import DocumentSet
 from workers.instrument import Instrumentation, describe_positions, inspect
 from workers.loop import Facts, JobContext, Outcome
-from workers.models import facts, loading, local
+from workers.models import devices, facts, loading, local
 from workers.models.cache import ModelCache
 from workers.models.loaded import LoadedModel
 from workers.models.options import LoadOptions
@@ -53,6 +53,9 @@ class ProfileHandler:
         settings: of this worker.
         profile_exists: the stored profile of an id, if there is one: the work is then spared.
         publish_tokenizer: offers a loaded model's tokenizer.json to the gateways.
+
+    Raises:
+        Misconfigured: the device that the settings name is not there.
     """
 
     def __init__(
@@ -66,9 +69,10 @@ class ProfileHandler:
         self._exists = profile_exists
         self._publish_tokenizer = publish_tokenizer
         self._options = LoadOptions.from_settings(settings)
+        devices.require_device(self._options)
         self._models = ModelCache(self._options)
         self._instruments: WeakKeyDictionary[PreTrainedModel, Instrumentation] = WeakKeyDictionary()
-        self._device = str(loading.device_of(self._options))
+        self._device = str(devices.device_of(self._options))
         self._warm: tuple[str, ...] = ()
 
     def describe(self) -> Facts:
