@@ -4,7 +4,8 @@ field or name an unknown one was meant to be."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_origin
 
@@ -20,6 +21,33 @@ _NEAREST = 3
 _CHOICES = {"literal_error": "expected", "enum": "expected", "union_tag_invalid": "expected_tags"}
 """Faults of a value that must be one of some names, and where pydantic keeps these."""
 _QUOTED = re.compile(r"'([^']*)'")
+_NEAR = 0.7
+"""Similarity from which a name is taken for a slip; `weights` is no slip of `lenght` (0.62)."""
+_MEANT = {
+    "budget": ("max_tokens",),
+    "chunk_id": ("id",),
+    "content": ("text",),
+    "context_length": ("sequence_length",),
+    "doc_id": ("id",),
+    "docs": ("documents",),
+    "lambda": ("mixing", "value", "lambdas"),
+    "length": ("sequence_length", "tokens"),
+    "max_length": ("sequence_length", "max_tokens"),
+    "model_id": ("model",),
+    "name": ("id",),
+    "num_heads": ("heads",),
+    "num_layers": ("layers",),
+    "page_content": ("text",),
+    "positions": ("positional_encoding", "kernel"),
+    "score": ("relevance",),
+    "seq_len": ("sequence_length",),
+    "similarity": ("relevance",),
+    "size": ("tokens", "sequence_length"),
+    "token_count": ("tokens",),
+    "tokens": ("sequence_length", "max_tokens"),
+    "weight": ("weights", "relevance"),
+}
+"""What else people call a field, other libraries and the command line: the first that is there."""
 
 
 def message(item: Mapping[str, Any]) -> str:
@@ -64,9 +92,7 @@ def unknown_field(model: type[BaseModel], location: Sequence[str | int]) -> str:
         model: of the whole body.
         location: as pydantic gives it, with the tags of unions.
     """
-    name = str(location[-1])
-    near = get_close_matches(name, _names(model, location[:-1]), n=1) if _fits(name) else []
-    return f"unknown field; did you mean `{near[0]}`?" if near else "unknown field"
+    return _unknown("field", str(location[-1]), _names(model, location[:-1]))
 
 
 def unknown_parameter(name: str, known: Sequence[str]) -> str:
@@ -76,12 +102,30 @@ def unknown_parameter(name: str, known: Sequence[str]) -> str:
         name: as it was given.
         known: those that it has.
     """
+    return _unknown("parameter", name, known)
+
+
+def _unknown(what: str, name: str, known: Sequence[str]) -> str:
     if not known:
-        return "unknown parameter; there are none here"
-    near = get_close_matches(name, known, n=1) if _fits(name) else []
-    if near:
-        return f"unknown parameter; did you mean `{near[0]}`?"
-    return f"unknown parameter; known here: {', '.join(f'`{k}`' for k in known)}"
+        return f"unknown {what}; there are none here"
+    meant = _meant(name.lower().replace("-", "_"), known) if _fits(name) else None
+    if meant is not None:
+        return f"unknown {what}; did you mean `{meant}`?"
+    return f"unknown {what}; known here: {', '.join(f'`{k}`' for k in known)}"
+
+
+def _meant(name: str, known: Iterable[str]) -> str | None:
+    """The known name that another one stands for: spelt alike, called so, or a word of it."""
+    if name in _MEANT:
+        return next((one for one in _MEANT[name] if one in known), None)
+    words = Counter(word for one in known for word in one.split("_"))
+    called = {word: one for one in known for word in one.split("_") if words[word] == 1}
+    for other, fields in _MEANT.items():
+        for one in [field for field in fields if field in known][:1]:
+            called[other] = one
+    called |= {one: one for one in known}
+    near = get_close_matches(name, called, n=1, cutoff=_NEAR)
+    return called[near[0]] if near else None
 
 
 def _fits(name: str) -> bool:

@@ -423,7 +423,20 @@ def test_every_pattern_of_the_interface_has_words() -> None:
         ),
         ("/v1/rollouts", {"kernel": {"type": "alibi", "slope": 1}}, "kernel.slope", "slopes"),
         ("/v1/rollouts", {"mixing": {"type": "list", "lambda": []}}, "mixing.lambda", "lambdas"),
-        ("/v1/rollouts", {"mixing": {"type": "constant", "lambdas": []}}, "mixing.lambdas", None),
+        (
+            "/v1/rollouts",
+            {"mixing": {"type": "constant", "lambdas": []}},
+            "mixing.lambdas",
+            "value",
+        ),
+        ("/v1/rollouts", {"lenght": 64}, "lenght", "sequence_length"),
+        ("/v1/rollouts", {"length": 64}, "length", "sequence_length"),
+        ("/v1/rollouts", {"tokens": 64}, "tokens", "sequence_length"),
+        ("/v1/rollouts", {"lambda": 0.1}, "lambda", "mixing"),
+        ("/v1/profiles", {"model": "gpt2", "Token-Count": 64}, "Token-Count", None),
+        ("/v1/placements", {"chunks": [{"id": "a", "score": 1}]}, "chunks.0.score", "relevance"),
+        ("/v1/placements", {"chunks": [], "budget": 1}, "budget", "max_tokens"),
+        ("/v1/placements", {"chunks": [], "score": 1}, "score", None),
         ("/v1/profiles", {"model": "gpt2", "zzz": 1}, "zzz", None),
         ("/v1/profiles", {"model": "gpt2", "sequence_length" * 1000: 1}, None, None),
     ],
@@ -433,8 +446,9 @@ async def test_a_misspelt_field_is_told_what_it_was_meant_to_be(
 ) -> None:
     document = assert_problem(await client.post(path, json=body), 422, "invalid_request")
     messages = {error["field"]: error["message"] for error in document["errors"]}
-    expected = "unknown field" if meant is None else f"unknown field; did you mean `{meant}`?"
-    assert (messages[field] if field else messages.popitem()[1]) == expected
+    said = "known here: `" if meant is None else f"did you mean `{meant}`?"
+    message = messages[field] if field else messages.popitem()[1]
+    assert message.startswith(f"unknown field; {said}")
 
 
 @pytest.mark.parametrize(

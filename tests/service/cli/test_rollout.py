@@ -106,6 +106,10 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "twice": (['{"layers": 4}', "--request", "{}"], 2, "give the request once"),
     "no such file": (["nothing.json"], 2, "cannot read nothing.json: No such file"),
     "a misspelt field": (['{"layer": 4}'], 2, "layer: unknown field; did you mean `layers`?"),
+    "the word of the command line": (
+        ['{"layers": 4, "length": 64}'], 2, "length: unknown field; did you mean `sequence_length`",
+    ),
+    "nothing like a field": (['{"zzz": 4}'], 2, "zzz: unknown field; known here: `architecture`, "),
     "a field in a field": (
         ['{"layers": 4, "kernel": {"type": "alibi", "windw": 3}}'],
         2,
