@@ -102,7 +102,7 @@ def _path(location: Sequence[Place], body: Any) -> list[Place]:
             body = body[part] if isinstance(body, list) and part < len(body) else None
         elif isinstance(body, dict) and part in body:
             body = body[part]
-        elif number < last:
+        elif number < last or not isinstance(body, dict):
             continue
         path.append(part)
     return path

@@ -191,6 +191,10 @@ BAD_INPUT = {
     "a key twice": ('[{"id": "a", "id": "b", "tokens": 1, "relevance": 1}]', "'id' is given twice"),
     "a lone surrogate": ('[{"id": "\\ud800", "tokens": 1, "relevance": 1}]', "Invalid JSON"),
     "an unknown field": ('[{"id": "a", "tokens": 1, "relevnce": 1}]', "did you mean `relevance`?"),
+    "no place for a pin": (
+        '[{"id": "a", "tokens": 1, "relevance": 1, "pinned": "middle"}]',
+        "chunks.0.pinned: must be 'first' or 'last'",
+    ),
     "NaN in a table": ("a, 1, nan", "line 1: relevance: 'nan' is not a finite number"),
     "infinity": ("a, 1, inf", "line 1: relevance: 'inf' is not a finite number"),
     "no number": ("a, 1, 0.5\nb, 2, much", "line 2: relevance: 'much'"),
@@ -208,6 +212,11 @@ BAD_INPUT = {
     "a column missing": ("id, tokens\na, 1", "line 1: no column `relevance`"),
     "no lengths": ("id, relevance\na, 1", "line 1: no column `tokens`"),
     "an unknown column": ("id, tokens, score\na, 1, 1", "line 1: unknown column 'score'"),
+    "unknown columns": (
+        "chunk_id,score,length\na,0.9,10",
+        "line 1: unknown column 'chunk_id'; a heading names the columns id, tokens (or text) and",
+    ),
+    "a word for a number": ("a;ten;0,5", "line 1: tokens: 'ten' is not a finite"),
     "a column twice": ("id, tokens, tokens, relevance\n", "the column tokens is there twice"),
     "a short row": ("id, tokens, relevance\na, 1", "line 2: 2 cells under 3 columns"),
     "an open quote": ('id, tokens, relevance\n"a, 1, 2\n', "line 2: 1 cells under 3 columns"),
