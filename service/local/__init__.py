@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,12 +20,14 @@ import httpx
 
 from service.contract.errors import StoreUnavailable
 from service.embedded import EmbeddedServer, ensure
+from service.local import ports
+from service.local.last_words import last_words
+from service.local.patience import await_store
 from service.settings import Settings
 
 _READY_SECONDS = 90.0
 _STOP_SECONDS = 8.0
 """Beyond the workers' grace: one killed before it gives its job back costs an attempt."""
-_LOG_TAIL = 3
 _QUICK_SECONDS = 10.0
 _QUICK_DEATHS = 3
 """A gateway that dies this often, each time this soon after its start, will not get better."""
@@ -49,7 +50,7 @@ class Stack:
 
     def __init__(self, settings: Settings, *, workers: int = 1, port: int = 0) -> None:
         self._settings = settings
-        self._port = port or _free_port(settings.host)
+        self._port = port or ports.free_port(settings.host)
         self._commands = {"gateway": [sys.executable, "-m", "service.cli", "gateway"]}
         for number in range(1, workers + 1):
             self._commands[f"worker-{number}"] = [sys.executable, "-m", "workers"]
@@ -84,11 +85,13 @@ class Stack:
     def __enter__(self) -> Self:
         try:
             self._logs.mkdir(parents=True, exist_ok=True)
-            _check_free(self._settings.host, self._port)
+            ports.check_free(self._settings.host, self._port)
             store = self._settings.store_url
             if self._settings.embedded:
                 self._store = self._exits.enter_context(ensure(self._settings.data_dir))
                 store = self._store.url
+            else:
+                await_store(store, _READY_SECONDS, _tell)
             self._environment = {
                 "LACUNA_TORCH_THREADS": str(self._threads),
                 **os.environ,
@@ -151,18 +154,24 @@ class Stack:
         if deaths >= _QUICK_DEATHS and name == "gateway":
             self.check()
         pause = min(_LONGEST_PAUSE, 2.0 ** (deaths - 1)) if deaths else 0.0
-        status = self._children[name].returncode
         later = f" in {pause:.0f} s" if pause else ""
-        print(f"the {name} ended with status {status}: starting it again{later}")
+        print(f"{self._end_of(name)}; starting it again{later}", flush=True)
         return pause
 
     def check(self) -> None:
         """Raise StackError when a child has ended."""
         for name, child in self._children.items():
             if child.poll() is not None:
-                raise StackError(
-                    f"the {name} ended with status {child.returncode}: {self._tail(name)}"
-                )
+                raise StackError(self._end_of(name))
+
+    def _end_of(self, name: str) -> str:
+        """How a child ended, with the reason by its log since its latest start."""
+        status = self._children[name].returncode
+        how = f"with status {status}" if status >= 0 else f"by {signal.Signals(-status).name}"
+        with self._log(name).open("rb") as log:
+            log.seek(self._begun[name][1])
+            reason = last_words(log.read().decode(errors="replace"))
+        return f"the {name} ended {how}{f': {reason}' if reason else f'; see {self._log(name)}'}"
 
     def _start(self, name: str) -> None:
         with self._log(name).open("ab") as log:
@@ -179,14 +188,17 @@ class Stack:
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + _READY_SECONDS
+        missing = "the gateway does not answer"
         while time.monotonic() < deadline:
             self.check()
             with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(self.url + self._probe, timeout=2.0, trust_env=False).is_success:
+                answer = httpx.get(self.url + self._probe, timeout=2.0, trust_env=False)
+                if answer.is_success:
                     return
+                missing = _detail(answer)
             time.sleep(0.1)
         raise StackError(
-            f"the service was not ready after {_READY_SECONDS:.0f} s; see {self._logs}"
+            f"the service was not ready after {_READY_SECONDS:.0f} s: {missing}; see {self._logs}"
         )
 
     def _stop_children(self) -> None:
@@ -204,32 +216,18 @@ class Stack:
     def _log(self, name: str) -> Path:
         return self._logs / f"{name}.log"
 
-    def _tail(self, name: str) -> str:
-        """The last lines since its latest start."""
-        with self._log(name).open("rb") as log:
-            log.seek(self._begun[name][1])
-            lines = log.read().decode(errors="replace").strip().splitlines()
-        return " | ".join(lines[-_LOG_TAIL:]) or "no output"
+
+def _tell(line: str) -> None:
+    """What a command prints on stdout is its result."""
+    print(line, file=sys.stderr, flush=True)
 
 
-def _check_free(host: str, port: int) -> None:
-    """Else whoever listens there already would be taken for the gateway started here."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise StackError(
-                f"cannot listen on {host} port {port} ({error.strerror}): set LACUNA_PORT"
-            ) from error
-
-
-def _free_port(host: str) -> int:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+def _detail(answer: httpx.Response) -> str:
+    """What a problem document says is missing."""
+    try:
+        return str(answer.json()["detail"])
+    except (ValueError, KeyError, TypeError):
+        return f"the gateway answers {answer.status_code}"
 
 
 def _threads(workers: int) -> int:
