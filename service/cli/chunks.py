@@ -13,6 +13,10 @@ from service.contract.placements import MAX_CHUNK_CHARACTERS, MAX_CHUNKS, Chunk
 
 _COLUMNS = tuple(Chunk.model_fields)
 _MARKS = "\t;,"
+_EXPECTED = (
+    "a heading names the columns id, tokens (or text) and relevance, and may name group and "
+    "pinned; without a heading a line is id, tokens, relevance"
+)
 
 
 class Chunks(NamedTuple):
@@ -121,12 +125,13 @@ def _rows(text: str, mark: str | None, name: str) -> Iterator[tuple[int, list[st
 
 
 def _is_header(cells: list[str]) -> bool:
-    return any(cell.lower() in _COLUMNS for cell in cells) and not any(map(_is_number, cells[-2:]))
+    """A chunk has at least one number that can be read among its last two cells."""
+    return len(cells) > 1 and not any(map(_is_number, cells[-2:]))
 
 
 def _is_number(cell: str) -> bool:
     try:
-        float(cell)
+        float(cell.replace(",", ".", 1))
     except ValueError:
         return False
     return True
@@ -136,7 +141,7 @@ def _header(row: _Row) -> list[str]:
     header = [cell.lower() for cell in row.cells]
     for cell in header:
         if cell not in _COLUMNS:
-            row.fail(f"unknown column {cell!r:.80}; known: {', '.join(_COLUMNS)}")
+            row.fail(f"unknown column {cell!r:.80}; {_EXPECTED}")
         if header.count(cell) > 1:
             row.fail(f"the column {cell} is there twice")
     if "relevance" not in header:

@@ -67,7 +67,7 @@ function clear() {
 
 async function place() {
   const whole = (id) => (byId(id).value === "" ? undefined : Number(byId(id).value));
-  const lines = parseChunks(byId("chunks").value);
+  const { chunks, lines } = parseChunks(byId("chunks").value);
   if (!byId("place-profile").value) throw new Error("There is no known profile to place them by: measure a model first.");
   const body = {
     profile_id: byId("place-profile").value,
@@ -76,11 +76,11 @@ async function place() {
     prefix_tokens: whole("prefix_tokens"),
     suffix_tokens: whole("suffix_tokens"),
     max_tokens: whole("max_tokens"),
-    chunks: lines.map(({ line, ...chunk }) => chunk),
+    chunks,
   };
   try {
     const answer = await post("v1/placements", body);
-    return () => draw(answer, lines);
+    return () => draw(answer, chunks);
   } catch (error) {
     for (const item of error.errors ?? []) {
       const line = lineOf(item.field, lines);

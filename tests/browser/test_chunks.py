@@ -26,6 +26,11 @@ READ = [
     "relevance,text\n0.9,some words",
     "a;10;0,9\nb;20;0.5",
     "a\t10\t0,9\nb\t20\t,5",
+    '[{"id": "a", "tokens": 10, "relevance": 0.9, "line": 3}, {"id": "b"}]',
+    '[\n  {"id": "a",\n "text": "x, y", "relevance": 0.9}\n]\n',
+    '{"id": "a", "tokens": 10, "relevance": 0.9}',
+    '{"id": "a", "tokens": 10, "relevance": 0.9}\n\n{"id": "b", "tokens": 1, "relevance": 1}',
+    '{"chunks": [{"id": "a", "tokens": 10, "relevance": 0.9}]}',
 ]
 REFUSED = {
     "a,10,0,9": "line 1: 4 cells",
@@ -44,7 +49,15 @@ REFUSED = {
     "  \n\n": "chunks: none given",
     "id, tokens, relevance": "none given below the heading",
     "id, tokens, relevance\na, 10": "line 2: 2 cells under 3 columns",
-    "id, size, relevance\na, 10, 0.9": 'unknown column "size"',
+    "id, size, relevance\na, 10, 0.9": 'unknown column "size"; a heading names the columns id, ',
+    "chunk_id,score,length\na,0.9,10": 'line 1: unknown column "chunk_id"; a heading names',
+    '[{"id": "a", "tokens": 10, "relevance": 0.9': "chunks: not JSON: ",
+    '{"id": "a", "relevance": 1}\n{"id": "b"; "relevance": 1}': "chunks: line 2: not JSON: ",
+    "[1]": "number 1: expected {",
+    "[]": "chunks: none given",
+    '{"model": "gpt2", "chunks": []}': "paste the list of chunks alone",
+    '{"relevance": 1, "tokens": 1, "id": "a"}\n\n{"tokens": -1}': "chunks: line 3: Input should be",
+    '[{"id": "a", "tokens": 10, "score": 0.9}]': "did you mean `relevance`?",
     'a, 10, 0.9\n"b" c, 10, 0.9': "line 2: something follows a closing quotation mark",
 }
 
@@ -57,7 +70,7 @@ def reader(stack: Stack, chromium: Any) -> Any:
     page.goto(stack.url)
     script = (
         "async text => { const { parseChunks } = await import('./assets/chunks.js');"
-        "try { return parseChunks(text).map(({ line, ...chunk }) => chunk); }"
+        "try { return parseChunks(text).chunks; }"
         "catch (error) { return error.errors[0].message; } }"
     )
     yield lambda text: page.evaluate(script, text)
