@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, NamedTuple, get_args
 
 import typer
@@ -150,7 +151,7 @@ def _measured(
             if not wait:
                 _print_job(asked, server, as_json=as_json)
                 return None
-            asked = _waited(client, asked, check, built.body["model"], ours=server is None)
+            asked = _waited(client, asked, check, built.body["model"], server)
         text = client.text(f"/v1/profiles/{asked}")
         picture = client.text(f"/v1/profiles/{asked}.svg")
     try:
@@ -161,15 +162,40 @@ def _measured(
     return text
 
 
-def _waited(client: Client, job: Job, check: Callable[[], None], title: str, *, ours: bool) -> str:
+def _waited(
+    client: Client, job: Job, check: Callable[[], None], title: str, server: str | None
+) -> str:
+    from service.client import Refused  # noqa: PLC0415 - slow to import
+
     try:
         with progress(err, title) as on_job:
             return client.wait(job.id, on_job=on_job, check=check)
-    except KeyboardInterrupt:
-        if not ours:
-            words = f"the job goes on: lacuna job {job.id}, or lacuna cancel {job.id}"
-            err.print(words, soft_wrap=True)
+    except Refused:  # it has ended
         raise
+    except BaseException as error:
+        # In the store that outlives a service of ours, it would stand before the next one's work.
+        cancelled = server is None and _cancelled(client, job)
+        if isinstance(error, KeyboardInterrupt):
+            words = "stopped; the job was cancelled" if cancelled else "stopped"
+            err.print(words if server is None else _whereabouts(job, server), soft_wrap=True)
+        raise
+
+
+def _cancelled(client: Client, job: Job) -> bool:
+    import httpx  # noqa: PLC0415 - slow to import
+
+    from service.client import Refused, Unfamiliar  # noqa: PLC0415 - slow to import
+
+    try:
+        client.cancel(job.id)
+    except (httpx.HTTPError, Refused, Unfamiliar):  # what ends us may have ended the service
+        return False
+    return True
+
+
+def _whereabouts(job: Job, server: str) -> str:
+    where = f"{job.id} --server {quote(server)}"
+    return f"the job goes on: lacuna job {where}, or lacuna cancel {where}"
 
 
 def _print_job(job: Job, server: str | None, *, as_json: bool) -> None:

@@ -124,7 +124,8 @@ def test_ctrl_c_is_status_130_and_says_how_to_find_the_job(stack: Stack, worker:
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert out == ""
-    assert err == f"the job goes on: lacuna job {job}, or lacuna cancel {job}\n"
+    where = f"{job} --server {stack.url}"
+    assert err == f"the job goes on: lacuna job {where}, or lacuna cancel {where}\n"
 
 
 @pytest.mark.parametrize("form", [[], ["--json"], ["--ids"]])

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
 
 from service.contract.profile_requests import ProfileRequest
 from service.contract.profiles import Profile
-from service.local import Stack
+from service.local import Stack, StackError
 
 RANDOM = {"model": "gpt2", "weights": "random"}
 SAME: dict[str, tuple[list[str], dict[str, Any]]] = {
@@ -182,3 +184,44 @@ def test_a_job_that_fails_is_one_clear_line(
     result = lacuna("job", identifier, server=stack.url)
     assert result.exit_code == 1
     assert result.stderr == "lacuna: not_finite: gradients are NaN in float32\n"
+
+
+@pytest.fixture
+def own(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Stack:
+    """A service that `lacuna profile` takes for the one that it started."""
+    monkeypatch.setattr("service.cli.connection._started", lambda _workers: nullcontext(stack))
+    return stack
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (KeyboardInterrupt(), 130, "stopped; the job was cancelled"),
+        (StackError("the worker-1 ended by SIGKILL"), 3, "lacuna: the worker-1 ended by SIGKILL"),
+    ],
+    ids=["Ctrl-C", "its worker died"],
+)
+def test_a_service_of_our_own_leaves_no_job_behind(
+    lacuna: Any, own: Stack, worker: Any, monkeypatch: pytest.MonkeyPatch,
+    error: BaseException, status: int, words: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("time.sleep", Mock(side_effect=error))
+    result = lacuna("profile", "gpt2", "--weights", "random", server=None)
+    assert result.exit_code == status
+    assert result.stderr == f"{words}\n"
+    assert result.stdout == ""
+    monkeypatch.undo()
+    identifier = ProfileRequest.model_validate(RANDOM).job_id
+    assert httpx.get(f"{own.url}/v1/jobs/{identifier}").json()["state"] == "cancelled"
+    assert worker.idle()
+
+
+def test_nothing_is_said_of_a_job_whose_gateway_is_gone(
+    lacuna: Any, own: Stack, worker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", Mock(side_effect=KeyboardInterrupt))
+    gone = Mock(side_effect=httpx.ConnectError("refused"))
+    monkeypatch.setattr("service.client.Client.cancel", gone)
+    result = lacuna("profile", "gpt2", "--weights", "random", server=None)
+    assert result.exit_code == 130
+    assert result.stderr == "stopped\n"
