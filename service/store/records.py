@@ -97,20 +97,25 @@ def _failure(fields: dict[str, str | None]) -> Failure | None:
     return Failure(code=code, detail=fields["detail"] or "", retryable=retryable)
 
 
+def _message(fields: dict[str, str | None]) -> str:
+    if fields["state"] == "running" and fields["cancel"]:
+        return "stopping"
+    if fields["state"] == "queued" and fields["workers"] == "0":
+        return f"waits for a {(fields['queue'] or '').upper()} worker: none lives"
+    return fields["message"] or ""
+
+
 def job_from_view(job_id: str, reply: Reply) -> Job:
     """The job as its owner sees it, from the answer of `view` in common.lua."""
     values = [None if value is None else value.decode() for value in reply]
     fields = dict(zip(_FIELDS, values, strict=True))
     state = cast(JobState, fields["state"])
-    message = fields["message"] or ""
-    if state == "running" and fields["cancel"]:
-        message = "stopping"
     return Job(
         id=job_id,
         state=state,
         attempt=int(fields["attempts"] or 0),
         progress=min(1.0, max(0.0, float(fields["progress"] or 0))),
-        message=message,
+        message=_message(fields),
         position=None if fields["ahead"] is None else int(fields["ahead"]),
         eta_seconds=_eta(fields),
         failure=_failure(fields),

@@ -93,3 +93,13 @@ def test_a_full_server_does_not_take_a_worker_for_gone(
     redis_sync.config_set("maxmemory", 1)
     announce(gpu, "gpu")
     assert redis_sync.hget(keys.STATS, f"{keys.SEEN}gpu") != before
+
+
+async def test_a_waiting_job_says_that_its_only_worker_is_gone(
+    jobs: JobStore, gpu: ClaimStore
+) -> None:
+    assert (await jobs.submit(JOBS[0], b"{}", queue="gpu")).job.message == ""
+    gpu.farewell()
+    assert (await jobs.get(JOBS[0])).message == "waits for a GPU worker: none lives"
+    announce(gpu, "gpu")
+    assert (await jobs.get(JOBS[0])).message == ""

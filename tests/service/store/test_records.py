@@ -79,3 +79,12 @@ def test_only_a_running_job_is_stopping() -> None:
 def test_progress_is_a_fraction_whatever_the_store_says() -> None:
     assert job_from_view(JOB, view(progress="1.7")).progress == 1
     assert job_from_view(JOB, view(progress="-1")).progress == 0
+
+
+@pytest.mark.parametrize("queue", ["cpu", "gpu"])
+def test_a_job_for_which_no_worker_lives_says_so_while_it_waits(queue: str) -> None:
+    said = f"waits for a {queue.upper()} worker: none lives"
+    assert job_from_view(JOB, view(queue=queue, workers="0")).message == said
+    assert job_from_view(JOB, view(queue=queue, workers="1")).message == ""
+    ended = view(queue=queue, workers="0", state="done")
+    assert job_from_view(JOB, ended).message == ""
