@@ -129,12 +129,27 @@ def models(patience: Patience) -> Flow[Json]:
 
 
 def placement_request(chunks: Iterable[Chunk | Mapping[str, Any]], options: Json) -> Json:
-    """The body of POST /v1/placements; nothing of the caller's is changed."""
-    listed = [one.to_json() if isinstance(one, Chunk) else dict(one) for one in chunks]
+    """The body of POST /v1/placements; nothing of the caller's is changed.
+
+    Raises:
+        LacunaError: no curve is named, or a chunk is neither a Chunk nor a mapping.
+    """
+    listed = [_chunk(at, one) for at, one in enumerate(chunks)]
     given = {name: value for name, value in options.items() if value is not None}
     if not {"profile_id", "model", "density", "architecture"} & given.keys():
         raise LacunaError("give profile_id, model, density or architecture")
     return {**given, "chunks": listed}
+
+
+def _chunk(at: int, given: object) -> Json:
+    if isinstance(given, Chunk):
+        return given.to_json()
+    if isinstance(given, Mapping):
+        return dict(given)
+    raise LacunaError(
+        f"chunks[{at}] is of type {type(given).__name__}: give a Chunk, or a mapping with id, tokens (or "
+        "text) and relevance"
+    )
 
 
 def _get(

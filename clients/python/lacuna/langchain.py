@@ -7,7 +7,10 @@ from typing import Any
 
 from langchain_core.documents import BaseDocumentTransformer, Document
 
+from lacuna.errors import LacunaError
 from lacuna.reorder import Placer, Reorderer
+
+SCORE_KEY = "relevance_score"
 
 
 class LacunaReorder(BaseDocumentTransformer):
@@ -16,17 +19,20 @@ class LacunaReorder(BaseDocumentTransformer):
     Args:
         placer: `lacuna.Client`, `lacuna.AsyncClient` (for `atransform_documents`) or
             `lacuna.offline.OfflinePlacer`.
-        score_key: metadata key of the relevance, as rerankers write it. When no document has it,
-            the given order counts as best first.
+        score_key: metadata key of the relevance. Without one it is `relevance_score`, as rerankers
+            write it, and when no document has that the given order counts as best first.
         count_tokens: of one text; needed for `max_tokens`.
         options: `profile_id` or `model`, and other fields of POST /v1/placements.
+
+    Raises:
+        LacunaError: when documents are transformed, and none has the `score_key` that was given.
     """
 
     def __init__(
         self,
         placer: Placer,
         *,
-        score_key: str = "relevance_score",
+        score_key: str | None = None,
         count_tokens: Callable[[str], int] | None = None,
         **options: Any,
     ) -> None:
@@ -51,4 +57,9 @@ class LacunaReorder(BaseDocumentTransformer):
 
     def _read(self, documents: list[Document]) -> tuple[list[str], list[float | None]]:
         texts = [document.page_content for document in documents]
-        return texts, [document.metadata.get(self.score_key) for document in documents]
+        key = self.score_key or SCORE_KEY
+        scores = [document.metadata.get(key) for document in documents]
+        if self.score_key is not None and texts and all(score is None for score in scores):
+            keys = sorted({name for document in documents for name in document.metadata})
+            raise LacunaError(f"no document has {key!r} in its metadata; it has {keys}")
+        return texts, scores

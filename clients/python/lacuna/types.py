@@ -3,10 +3,13 @@ say more than this package knows."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from reprlib import Repr
 from typing import Any, Literal, Self
+
+from lacuna.errors import LacunaError
 
 Json = dict[str, Any]
 _short = Repr()
@@ -20,19 +23,29 @@ class Chunk:
 
     Args:
         id: unique name.
-        tokens: its length; or give `text`.
+        tokens: its length; or leave it out and give `text`.
         relevance: how much it matters; required, may be a distance with `higher_is_better=False`.
         group: chunks of one group keep their order among each other.
         pinned: "first", "last" or a place (0-based).
         text: counted by the service with the model's own tokenizer.
+
+    Raises:
+        LacunaError: no relevance, or neither length nor text.
     """
 
     id: str
-    tokens: int | None
-    relevance: float
+    tokens: int | None = None
+    relevance: float = math.nan
     group: str | None = None
     pinned: Literal["first", "last"] | int | None = None
     text: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no service could place."""
+        if math.isnan(self.relevance):
+            raise LacunaError(f"chunk {self.id!r} has no relevance")
+        if self.tokens is None and self.text is None:
+            raise LacunaError(f"chunk {self.id!r} has no length: give tokens or text")
 
     def to_json(self) -> Json:
         """The wire form, without what is not set."""

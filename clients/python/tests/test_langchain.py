@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import httpx
 import pytest
 
 pytest.importorskip("langchain_core", reason="langchain-core is not installed")
@@ -11,6 +13,7 @@ pytest.importorskip("langchain_core", reason="langchain-core is not installed")
 from langchain_core.documents import BaseDocumentTransformer, Document
 from langchain_core.runnables import RunnableLambda
 
+from lacuna import LacunaError
 from lacuna.langchain import LacunaReorder
 
 
@@ -51,6 +54,33 @@ def test_documents_without_scores_count_best_first(client: Any, reversing: Any) 
     plain = tuple(Document(page_content=str(i)) for i in range(3))
     result = LacunaReorder(client(reversing), model="gpt2").transform_documents(plain)
     assert [document.page_content for document in result] == ["2", "1", "0"]
+
+
+async def test_a_key_that_was_named_must_be_there(client: Any, async_client: Any) -> None:
+    def never(request: Any) -> Any:
+        raise AssertionError("asked all the same")
+
+    named = {"score_key": "score", "model": "gpt2"}
+    with pytest.raises(LacunaError, match=r"no document has 'score'.*\['relevance_score'\]"):
+        LacunaReorder(client(never), **named).transform_documents(documents())
+    with pytest.raises(LacunaError, match="no document has 'score'"):
+        await LacunaReorder(async_client(never), **named).atransform_documents(documents())
+    assert list(LacunaReorder(client(never), **named).transform_documents([])) == []
+
+
+def test_a_named_key_is_read(client: Any) -> None:
+    seen: list[Any] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(json.loads(request.content))
+        raise httpx.ConnectError("gone", request=request)
+
+    given = [Document(page_content=str(i), metadata={"score": i}) for i in range(3)]
+    with pytest.warns(RuntimeWarning):
+        LacunaReorder(
+            client(handler, retries=0), score_key="score", model="gpt2"
+        ).transform_documents(given)
+    assert [chunk["relevance"] for chunk in seen[0]["chunks"]] == [0, 1, 2]
 
 
 def test_away_keeps_the_order(client: Any, unreachable: Any) -> None:
