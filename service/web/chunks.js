@@ -72,10 +72,12 @@ function parseTable(lines) {
   return { chunks, lines: rows.map(({ at }) => at) };
 }
 
-/** Which line a field such as `chunks.3.tokens` of the service's refusal came from. */
-export function lineOf(field, lines) {
-  const index = /^chunks\.(\d+)/.exec(field)?.[1];
-  return index === undefined ? null : (lines[index] ?? null);
+/** Where a field such as `chunks.3.tokens` of the service's refusal was pasted: "line 5: tokens". */
+export function entry(field, lines) {
+  const [, index, inner] = /^chunks\.(\d+)(?:\.(.+))?/.exec(field) ?? [];
+  if (index === undefined) return null;
+  const where = index in lines ? `line ${lines[index]}` : `number ${Number(index) + 1}`;
+  return inner ? `${where}: ${inner}` : where;
 }
 
 function split(line, mark, at) {

@@ -48,6 +48,15 @@ export function zoneText(zone) {
   return zone ? `${zone.start}–${zone.end} (${percent(zone.fraction)})` : "none";
 }
 
+/** How sure the ends of a zone are, and in how many draws of the documents there is one at all. */
+export function bandText(found) {
+  if (!found?.start_band || !found.end_band) return "–";
+  const [start, end] = [[found.start_band, 0], [found.end_band, 1]]
+    .map(([band, past]) => `${Math.round(band.low) - past}–${Math.round(band.high) - past}`);
+  const support = found.support === null ? "" : `; in ${percent(found.support)} of the draws`;
+  return `from ${start} to ${end}${support}`;
+}
+
 export const words = (name) => (name === "u_shaped" ? "U-shaped" : name.replaceAll("_", " "));
 
 /** Terms with their values, as tiles. */
@@ -80,9 +89,7 @@ export function showError(box, error, form = null) {
   }
   box.hidden = error === null;
   if (error === null) return;
-  const lines = error.errors?.length
-    ? error.errors.map(({ field, message }) => (message.startsWith(`\`${field}\``) ? message : `${field}: ${message}`))
-    : [error.message];
+  const lines = error.errors?.length ? error.errors.map((item) => sentence(form, item)) : [labelled(form, error.message)];
   box.replaceChildren(...lines.map((line) => h("p", {}, line)));
   const fields = (error.errors ?? []).map((item) => named(form, item.field)).filter(Boolean);
   for (const field of fields) {
@@ -95,6 +102,22 @@ export function showError(box, error, form = null) {
   const here = document.activeElement;
   if (here === document.body || form?.contains(here)) fields[0]?.focus();
 }
+
+/** What is wrong with a field, which is called by its label where the form has it. */
+function sentence(form, { field, message }) {
+  const said = message.startsWith(`\`${field}\`: `) ? message.slice(field.length + 4) : message;
+  return said.startsWith(`\`${field}\``) ? labelled(form, said) : `${labelOf(form, field) ?? field}: ${labelled(form, said)}`;
+}
+
+/** A message with the names of the form's fields replaced by their labels. */
+function labelled(form, message) {
+  return message.replace(/`([\w.]+)`/g, (quoted, field) => {
+    const label = labelOf(form, field);
+    return label ? `"${label}"` : quoted;
+  });
+}
+
+const labelOf = (form, field) => named(form, field)?.labels?.[0]?.textContent.split(":")[0];
 
 /** The control of a form that a field such as `documents.count` or `chunks.3.tokens` is given by. */
 function named(form, field) {

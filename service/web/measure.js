@@ -1,6 +1,6 @@
 // Asking for a profile.
 
-import { post } from "./api.js";
+import { post, Refusal } from "./api.js";
 import { on } from "./attempt.js";
 import { announce, byId } from "./dom.js";
 import * as jobs from "./jobs.js";
@@ -39,7 +39,15 @@ function request(form) {
   return body;
 }
 
+/** What the service would fill in for itself is not what somebody left empty. */
+function refuseEmpty(form) {
+  const empty = [...form.elements].filter((control) => control.required && control.value.trim() === "");
+  const errors = empty.map(({ name, type }) => ({ field: name, message: type === "number" ? "expected a whole number" : "nothing given" }));
+  if (errors.length) throw new Refusal(0, { errors });
+}
+
 async function submit(form) {
+  refuseEmpty(form);
   const body = request(form);
   try {
     const answer = await post("v1/profiles", body);

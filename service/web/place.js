@@ -3,9 +3,9 @@
 import { post } from "./api.js";
 import { on } from "./attempt.js";
 import { Chart } from "./charts.js";
-import { lineOf, parseChunks } from "./chunks.js";
+import { entry, parseChunks } from "./chunks.js";
 import { announce, byId, h, number, percent, table, words } from "./dom.js";
-import { events, known, profileSelect, shown, SOURCES } from "./state.js";
+import { events, known, profileSelect, shown, SOURCES, usual } from "./state.js";
 
 const EXAMPLE = [[34, 0.91], [23, 0.85], [47, 0.66], [29, 0.52], [39, 0.31], [18, 0.12]];
 const BEFORE = 0.15;
@@ -27,7 +27,7 @@ export function start() {
     });
   }
   written = example(256);
-  const fill = profileSelect(byId("place-profile"), shown);
+  const fill = profileSelect(byId("place-profile"), () => (known.has(shown()) ? shown() : usual()));
   const choose = () => {
     fill();
     fit();
@@ -83,8 +83,8 @@ async function place() {
     return () => draw(answer, chunks);
   } catch (error) {
     for (const item of error.errors ?? []) {
-      const line = lineOf(item.field, lines);
-      if (line !== null) Object.assign(item, { field: "chunks", message: `line ${line}: ${item.message}` });
+      const where = entry(item.field, lines);
+      if (where) Object.assign(item, { field: "chunks", message: `${where}: ${item.message}` });
     }
     throw error;
   }
@@ -95,7 +95,8 @@ function draw(answer, chunks) {
   const gains = [
     ["your order", answer.gain.given], ["most relevant first", answer.gain.relevance_first], ["zigzag", answer.gain.zigzag],
   ].filter(([, gain]) => gain !== null).map(([name, gain]) => `${percent(gain)} over ${name}`);
-  const lead = `Worth ${number(answer.value)} (${answer.method}): ${gains.join(", ")}.`;
+  const short = answer.method === "exact" || answer.gap === null ? "" : `, at most ${percent(answer.gap)} below the best`;
+  const lead = `Worth ${number(answer.value)} (${answer.method}${short}): ${gains.join(", ")}.`;
   byId("place-lead").textContent = lead;
   announce(lead);
   drawStrip(answer);

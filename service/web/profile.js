@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { attempt, on } from "./attempt.js";
 import { Chart, swatch } from "./charts.js";
-import { announce, byId, h, number, percent, signed, table, tiles, words, zoneText } from "./dom.js";
+import { announce, bandText, byId, h, number, percent, signed, table, tiles, words, zoneText } from "./dom.js";
 import { addressed, events, known, settings } from "./state.js";
 
 const MOST_POSITIONS = 1024;
@@ -83,7 +83,6 @@ function draw(found, from) {
 
 function drawHead() {
   const { model, request, measured, shape } = profile;
-  const sure = zone?.support ?? 1;
   const summary = {
     ...request, documents: measured.documents, needle: measured.needle !== null,
   };
@@ -92,7 +91,8 @@ function drawHead() {
     `Shape: ${words(shape.class)}. The first 10% of positions hold ${percent(shape.primacy_mass)} of the influence on the last token, ` +
     `the last 10% hold ${percent(shape.recency_mass)}. Measured with ${settings(summary)}.`;
   tiles(byId("profile-facts"), [
-    ["Dead zone", zoneText(zone) + (sure < 0.975 ? `, in ${percent(sure)} of the draws` : "")],
+    ["Dead zone", zoneText(zone)],
+    ["Its 95% band", bandText(zone)],
     ["Density inside", zone ? number(zone.mean_density) : "–"],
     ["Sum of lambda", profile.mixing ? number(profile.mixing.sum) : "–"],
     ["Noise (split-half W1)", number(measured.split_half_wasserstein)],
@@ -221,13 +221,20 @@ function drawTables() {
     const caption = `Retrieval by depth: log-probability of a fact's value; ${number(needle.baseline)} without the fact`;
     parts.push(region(table(caption, ["Depth", "Position", "Log-probability"], rows)));
   }
-  if (profile.collapse) parts.push(h("p", { class: "note" }, `Depth limit: ${profile.collapse.verdict}. ${profile.collapse.evidence}`));
+  if (profile.collapse) parts.push(h("p", { class: "note" }, depthText(profile)));
   for (const warning of profile.warnings) parts.push(h("p", { class: "note" }, `Note: ${warning}`));
   const { timings, environment, model } = profile;
   parts.push(h("p", { class: "note" },
     `${model.architecture}, ${number(model.parameters / 1e6)} million parameters, ${environment.dtype} on ${environment.device}; ` +
     `${number(timings.tokens_per_second)} tokens/s; revision ${model.revision ?? "none"}.`));
   byId("profile-tables").replaceChildren(...parts);
+}
+
+function depthText({ collapse, model }) {
+  return (
+    `Depth, by the model's own rollout: ${collapse.verdict}. After ${model.layers} layers the first token gets ` +
+    `${percent(collapse.last_to_first)} of the influence (90% counts as collapsed), and the last token keeps ${percent(collapse.last_to_last)}.`
+  );
 }
 
 function region(inner) {

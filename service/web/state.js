@@ -69,6 +69,23 @@ export function show(id) {
   else location.hash = hash;
 }
 
+/**
+ * The profile to use where none was chosen, as the service chooses among a model's: trained weights,
+ * the model as it is used, how it reads rather than how it reaches a target, texts that are not
+ * somebody's own, several documents; the newest of those.
+ */
+export function usual() {
+  const drawbacks = (item) => [
+    item.weights !== "pretrained",
+    item.positional_encoding === "off" || item.documents_source === "random_tokens",
+    item.objective === "target_logprob",
+    item.documents_source === "inline",
+    item.documents === 1,
+  ].map(Number).join("");
+  const [best] = [...known.values()].sort((one, other) => drawbacks(one) - drawbacks(other));
+  return best?.id ?? null;
+}
+
 /** A select of the known profiles: `preferred()` until somebody chooses by hand. */
 export function profileSelect(select, preferred) {
   let byHand = false;

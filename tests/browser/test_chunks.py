@@ -45,18 +45,18 @@ REFUSED = {
     "a, 10, Infinity": "line 1: relevance",
     "120 0.5\nhalf a line": 'line 2: tokens: "a"',
     "120\t0.5\n80;0.9": "line 2: expected a name",
-    "": "chunks: none given",
-    "  \n\n": "chunks: none given",
+    "": "Chunks: none given",
+    "  \n\n": "Chunks: none given",
     "id, tokens, relevance": "none given below the heading",
     "id, tokens, relevance\na, 10": "line 2: 2 cells under 3 columns",
     "id, size, relevance\na, 10, 0.9": 'unknown column "size"; a heading names the columns id, ',
     "chunk_id,score,length\na,0.9,10": 'line 1: unknown column "chunk_id"; a heading names',
-    '[{"id": "a", "tokens": 10, "relevance": 0.9': "chunks: not JSON: ",
-    '{"id": "a", "relevance": 1}\n{"id": "b"; "relevance": 1}': "chunks: line 2: not JSON: ",
+    '[{"id": "a", "tokens": 10, "relevance": 0.9': "Chunks: not JSON: ",
+    '{"id": "a", "relevance": 1}\n{"id": "b"; "relevance": 1}': "Chunks: line 2: not JSON: ",
     "[1]": "number 1: expected {",
-    "[]": "chunks: none given",
+    "[]": "Chunks: none given",
     '{"model": "gpt2", "chunks": []}': "paste the list of chunks alone",
-    '{"relevance": 1, "tokens": 1, "id": "a"}\n\n{"tokens": -1}': "chunks: line 3: Input should be",
+    '{"relevance": 1, "tokens": 1, "id": "a"}\n\n{"tokens": -1}': "Chunks: line 3: tokens: Input should",
     '[{"id": "a", "tokens": 10, "score": 0.9}]': "did you mean `relevance`?",
     'a, 10, 0.9\n"b" c, 10, 0.9': "line 2: something follows a closing quotation mark",
 }
@@ -105,7 +105,7 @@ def test_the_services_own_refusal_names_the_line(stack: Stack, filled: str, open
     expect(page.locator(f"#place-profile option[value='{filled}']")).to_be_attached()
     page.locator("#chunks").fill("a, 10, 0.9\n\nb, 2000000, 0.5")
     page.get_by_role("button", name="Place", exact=True).click()
-    expect(page.locator("#place-error")).to_contain_text("chunks: line 3: ")
+    expect(page.locator("#place-error")).to_contain_text("Chunks: line 3: ")
     page.locator("#chunks").fill("a, 10, 0.9\n\nb, 20, 0.5")
     page.get_by_role("button", name="Place", exact=True).click()
     expect(page.locator("#place-table tbody tr")).to_have_count(2)
