@@ -19,27 +19,31 @@ class Architecture(NamedTuple):
     width: int
     positional_encoding: PositionalEncoding = "rotary"
     window: int | None = None
+    max_length: int | None = None
+    """Longest input that its configuration declares; None where it names no limit (BLOOM)."""
 
 
-DEMO: dict[str, Architecture] = {"demo:smollm2-135m-instruct": Architecture(30, 9, 576)}
+DEMO: dict[str, Architecture] = {
+    "demo:smollm2-135m-instruct": Architecture(30, 9, 576, max_length=8_192)
+}
 PRESETS: dict[str, Architecture] = {
     "bloom-560m": Architecture(24, 16, 1_024, "alibi"),
     "bloom-7b1": Architecture(30, 32, 4_096, "alibi"),
-    "falcon-rw-1b": Architecture(24, 32, 2_048, "alibi"),
-    "gemma-2-2b": Architecture(26, 8, 2_304, window=4_096),
-    "gpt2-xl": Architecture(48, 25, 1_600, "learned"),
-    "gpt2": Architecture(12, 12, 768, "learned"),
-    "llama-3-8b": Architecture(32, 32, 4_096),
-    "mistral-7b": Architecture(32, 32, 4_096, window=4_096),
-    "mpt-7b": Architecture(32, 32, 4_096, "alibi"),
-    "olmo-2-1b": Architecture(16, 16, 2_048),
-    "opt-125m": Architecture(12, 12, 768, "learned"),
-    "phi-2": Architecture(32, 32, 2_560),
-    "pythia-160m": Architecture(12, 12, 768),
-    "qwen2-0.5b": Architecture(24, 14, 896),
-    "qwen3-0.6b": Architecture(28, 16, 1_024),
-    "smollm2-135m": Architecture(30, 9, 576),
-    "tinyllama-1.1b": Architecture(22, 32, 2_048),
+    "falcon-rw-1b": Architecture(24, 32, 2_048, "alibi", max_length=2_048),
+    "gemma-2-2b": Architecture(26, 8, 2_304, window=4_096, max_length=8_192),
+    "gpt2-xl": Architecture(48, 25, 1_600, "learned", max_length=1_024),
+    "gpt2": Architecture(12, 12, 768, "learned", max_length=1_024),
+    "llama-3-8b": Architecture(32, 32, 4_096, max_length=8_192),
+    "mistral-7b": Architecture(32, 32, 4_096, window=4_096, max_length=32_768),
+    "mpt-7b": Architecture(32, 32, 4_096, "alibi", max_length=2_048),
+    "olmo-2-1b": Architecture(16, 16, 2_048, max_length=4_096),
+    "opt-125m": Architecture(12, 12, 768, "learned", max_length=2_048),
+    "phi-2": Architecture(32, 32, 2_560, max_length=2_048),
+    "pythia-160m": Architecture(12, 12, 768, max_length=2_048),
+    "qwen2-0.5b": Architecture(24, 14, 896, max_length=131_072),
+    "qwen3-0.6b": Architecture(28, 16, 1_024, max_length=40_960),
+    "smollm2-135m": Architecture(30, 9, 576, max_length=8_192),
+    "tinyllama-1.1b": Architecture(22, 32, 2_048, max_length=2_048),
 }
 """The workers' presets; a test compares them with the configurations themselves."""
 PUBLISHED: dict[str, str] = {
@@ -72,10 +76,16 @@ def architectures() -> tuple[str, ...]:
     return tuple(sorted([*listed["full"], *listed["influence_only"]]))
 
 
+def preset(model: str) -> str | None:
+    """Name of the preset that a model id means: `preset:NAME`, its bare name, or a hub id of it."""
+    name = PUBLISHED.get(model, model.removeprefix("preset:").lower())
+    return name if name in PRESETS else None
+
+
 def known(model: str) -> Architecture | None:
     """The architecture of a model that is known by name."""
-    name = PUBLISHED.get(model, model.removeprefix("preset:"))
-    return DEMO.get(model) or PRESETS.get(name)
+    name = preset(model)
+    return DEMO.get(model) if name is None else PRESETS[name]
 
 
 def catalogue(workers: Sequence[WorkerModels]) -> ModelCatalogue:

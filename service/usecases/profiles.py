@@ -19,7 +19,7 @@ from service.store.jobs import JobStore, Submission
 from service.store.keys import QueueName
 from service.store.profiles import ProfileStore, StoredProfile
 from service.store.registry import served, workers
-from service.usecases import budget, views
+from service.usecases import budget, foreseen, views
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _ROSTER_SECONDS = 2.0
@@ -63,11 +63,13 @@ class Profiles:
 
         Raises:
             ModelNotAllowed: no pattern of the allow-list matches.
+            TooLong: see `foreseen.check`.
             TooLarge: it costs more than its queue allows.
             QueueFull: too many wait already.
             StoreUnavailable: Redis is away.
         """
         self._check_model(request)
+        foreseen.check(request)
         queue = await self._queue()
         limit = self.policy.max_cost_gpu if queue == "gpu" else self.policy.max_cost
         budget.check(request, limit, queue)

@@ -144,3 +144,13 @@ async def test_head_is_get_without_a_body(client: httpx.AsyncClient, stored: str
         assert head.headers["content-length"] == str(len(full.content)) or "gzip" in str(
             full.headers.get("content-encoding")
         )
+
+
+async def test_what_no_worker_could_measure_is_refused_before_it_waits(
+    client: httpx.AsyncClient, worker: Any
+) -> None:
+    body = {"model": "demo:smollm2-135m-instruct", "sequence_length": 9_000}
+    refusal = (await client.post("/v1/profiles", json=body)).json()
+    assert refusal["code"] == "too_long", "what would fit the limit of cost would be too long still"
+    assert [error["field"] for error in refusal["errors"]] == ["sequence_length"]
+    assert worker.idle()

@@ -46,17 +46,18 @@ def test_presets_are_those_of_the_workers() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
-def test_positions_and_windows_are_those_of_the_configurations(name: str) -> None:
+def test_positions_windows_and_limits_are_those_of_the_configurations(name: str) -> None:
     config = AutoConfig.for_model(**configurations()[name]["config"])
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    found = (facts.positional_encoding(model), facts.window(config))
-    assert found == (PRESETS[name].positional_encoding, PRESETS[name].window)
+    found = (facts.positional_encoding(model), facts.window(config), facts.max_length(config))
+    assert found == PRESETS[name][3:]
 
 
 def test_architectures_are_known_by_every_name_and_by_no_other() -> None:
-    assert known("preset:gpt2") == known("openai-community/gpt2") == (12, 12, 768, "learned", None)
-    assert known("demo:smollm2-135m-instruct") == (30, 9, 576, "rotary", None)
+    gpt2 = (12, 12, 768, "learned", None, 1_024)
+    assert known("preset:gpt2") == known("openai-community/gpt2") == known("GPT2") == gpt2
+    assert known("demo:smollm2-135m-instruct") == (30, 9, 576, "rotary", None, 8_192)
     assert known("somebody/gpt2") is None
     assert known("local:anything") is None
 
