@@ -5,9 +5,11 @@ import json
 from typing import Any
 
 import httpx
+import redis
 
 from service.contract.jobs import Job
 from service.contract.profiles import Profile
+from service.store import keys
 
 REQUEST = {"model": "preset:gpt2", "weights": "random", "sequence_length": 64}
 
@@ -70,13 +72,13 @@ async def test_events_follow_a_job_to_its_end(
 ) -> None:
     address = await submitted(client)
     following = asyncio.create_task(client.get(f"{address}/events"))
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(1)  # the answer arrives as a whole here, so each event must have its time
     claim = worker.claim()
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(1)
     worker.store.beat(claim, 0.5, "measuring")
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(1)
     worker.fail_claim(claim)
-    answer = await asyncio.wait_for(following, 5)
+    answer = await asyncio.wait_for(following, 20)
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert answer.headers["cache-control"] == "no-cache"
     seen = events_of(answer.text)
@@ -103,13 +105,13 @@ async def test_a_job_can_be_waited_for(
     waiting = asyncio.create_task(client.get(address, headers={"Prefer": "wait=20"}))
     await asyncio.sleep(0.2)
     worker.finish(profile)
-    answer = await asyncio.wait_for(waiting, 5)
+    answer = await asyncio.wait_for(waiting, 15)
     assert answer.json()["state"] == "done"
     assert answer.headers["preference-applied"] == "wait=20"
 
 
 async def test_a_hundred_waits_end_together(
-    client: httpx.AsyncClient, worker: Any, profile: Profile
+    client: httpx.AsyncClient, worker: Any, profile: Profile, redis_sync: redis.Redis
 ) -> None:
     waits = [
         asyncio.create_task(
@@ -117,8 +119,9 @@ async def test_a_hundred_waits_end_together(
         )
         for _ in range(100)
     ]
-    await asyncio.sleep(1.0)
+    while not redis_sync.zcard(keys.ready("cpu")):
+        await asyncio.sleep(0.05)
     worker.finish(profile)
-    answers = await asyncio.wait_for(asyncio.gather(*waits), 10)
+    answers = await asyncio.wait_for(asyncio.gather(*waits), 15)
     assert {answer.status_code for answer in answers} == {200}
     assert len({answer.content for answer in answers}) == 1

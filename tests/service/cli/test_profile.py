@@ -126,7 +126,7 @@ def test_the_profile_goes_where_it_should(
     printed = lacuna.prints("profile", "gpt2", "--weights", "random", "--json", server=known)
     assert Profile.model_validate_json(printed) == profile
     # What was written is what the other commands take.
-    assert lacuna.prints("place", "-", "--profile", files[0], "--ids", stdin="a, 1, 1") == "a\n"
+    assert lacuna("place", "-", "--profile", files[0], "--ids", stdin="a, 1, 1").stdout == "a\n"
 
 
 BAD: dict[str, tuple[list[str], str]] = {
