@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.contract.errors import TooLong
+from service.contract.errors import DocumentsUnusable, InvalidRequest, TooLong
 from service.contract.profile_requests import ProfileRequest
 from service.usecases import catalogue
 
@@ -15,8 +15,11 @@ def check(request: ProfileRequest) -> None:
 
     Raises:
         TooLong: more tokens than the model takes.
+        DocumentsUnusable: texts, or facts to retrieve, for a model without a tokenizer.
+        InvalidRequest: a continuation for such a model.
     """
     _check_length(request)
+    _check_tokenizer(request)
 
 
 def _check_length(request: ProfileRequest) -> None:
@@ -29,3 +32,20 @@ def _check_length(request: ProfileRequest) -> None:
             f"{request.model} can take",
             field="sequence_length",
         )
+
+
+def _check_tokenizer(request: ProfileRequest) -> None:
+    """A preset is a configuration and nothing else; with a revision the hub is asked instead."""
+    name = catalogue.preset(request.model)
+    if name is None or request.weights != "random" or request.revision is not None:
+        return
+    why = f"the random weights of the preset {name} come without a tokenizer"
+    if request.documents.source in {"inline", "corpus"}:
+        raise DocumentsUnusable(
+            f"`documents.source`: {why}, so it can read random_tokens only",
+            field="documents.source",
+        )
+    if request.needle is not None:
+        raise DocumentsUnusable(f"`needle`: {why} to write a fact with", field="needle")
+    if request.target is not None:
+        raise InvalidRequest(f"`target`: {why} to read it with", field="target")

@@ -8,35 +8,25 @@ wrong answers, so that small models show a curve too. Forward passes only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from service.contract.errors import DocumentsUnusable, NotFinite
+from service.contract.errors import NotFinite
 from service.theory.curve import Curve
-from workers.documents import builtin, check_vocabulary
-from workers.documents.tokens import Policy, encode, policy
 from workers.measure import batching, passes
 from workers.measure.interruption import Check, go_on, interruptible, throttled
+from workers.measure.needle_prompts import Plan, plan
 from workers.models.loaded import LoadedModel
 
 F64 = NDArray[np.float64]
 
 _DRAWS = 1_000
 _LEVEL = 0.95
-_QUALITIES = (
-    "copper", "silver", "wooden", "marble", "velvet", "amber", "crimson", "hollow", "frozen",
-    "painted", "ancient", "narrow", "golden", "broken", "silent", "striped",
-)  # fmt: skip
-_THINGS = (
-    "lantern", "harbour", "cabinet", "bridge", "violin", "garden", "tower", "anchor", "mirror",
-    "ladder", "station", "orchard", "compass", "library", "kettle", "chimney",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -83,15 +73,6 @@ class NeedleResult:
         return np.asarray(share.mean(axis=0) * len(curve), dtype=np.float64)
 
 
-@dataclass(frozen=True)
-class _Fact:
-    """Token ids of one fact's parts; `ending` is question and value, `value` the value's share."""
-
-    needle: list[int]
-    ending: list[int]
-    value: int
-
-
 def measure(
     loaded: LoadedModel,
     length: int,
@@ -120,83 +101,28 @@ def measure(
         NotFinite: a log-probability is NaN or infinite; names the dtype.
         OutOfMemory: one prompt does not fit.
     """
-    if loaded.tokenizer is None:
-        raise DocumentsUnusable(
-            f"`needle`: {loaded.id} has no tokenizer to write a fact with", field="needle"
-        )
-    rules = policy(loaded.tokenizer)
-    drawn = [_fact(loaded.tokenizer, seed, number) for number in range(facts)]
-    _check_room(loaded.tokenizer, rules, drawn, length)
-    filler = builtin.tokens(loaded.tokenizer)
-    prompts, starts = _prompts(rules, drawn, filler, length, depths, seed)
-    check_vocabulary(prompts, loaded, "needle", scored=True)
+    planned = plan(loaded, length, depths=depths, facts=facts, seed=seed)
+    return run(loaded, planned, batch_size=batch_size, on_batch=on_batch, check=check)
+
+
+def run(
+    loaded: LoadedModel,
+    planned: Plan,
+    *,
+    batch_size: int = 0,
+    on_batch: Callable[[int, int], None] | None = None,
+    check: Check = go_on,
+) -> NeedleResult:
+    """Measure what was planned; arguments and errors as in `measure`."""
+    depths, drawn = planned.depths, planned.facts
+    prompts, starts = planned.prompts()
     values = [fact.value for fact in drawn for _ in range(depths + 1)]
     with interruptible(loaded.model, throttled(check)):
         scores = _log_probabilities(loaded, prompts, values, batch_size, on_batch)
-    table = scores.reshape(facts, depths + 1)
+    table = scores.reshape(len(drawn), depths + 1)
     tokens = np.array([len(fact.needle) for fact in drawn], dtype=np.float64)
-    return _result(table[:, :depths], float(table[:, depths].mean()), starts, tokens, length, seed)
-
-
-def _fact(tokenizer: Any, seed: int, number: int) -> _Fact:
-    draw = np.random.default_rng((seed, number))
-    key = f"{draw.choice(_QUALITIES)} {draw.choice(_THINGS)}"
-    code = int(draw.integers(10_000, 100_000))
-    question = f"\n\nQuestion: What is the access code of the {key}?\nAnswer: The access code is"
-    # The value's tokens are those behind the question's own: tokenizers may merge at the border.
-    asked, whole = encode(tokenizer, question), encode(tokenizer, f"{question} {code}")
-    shared = _common(asked, whole)
-    needle = encode(tokenizer, f"\n\nThe access code of the {key} is {code}.\n\n")
-    return _Fact(needle=needle, ending=whole, value=len(whole) - shared)
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    pairs = zip(one, other, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
-
-
-def _check_room(tokenizer: Any, rules: Policy, drawn: Sequence[_Fact], length: int) -> None:
-    longest = max(len(fact.needle) + len(fact.ending) for fact in drawn) - 1
-    needed = len(rules.prefix) + 2 * longest  # at least as much filler as there is signal
-    if length < needed:
-        raise DocumentsUnusable(
-            f"`sequence_length`: {length} tokens have no room for a fact, its question and filler; "
-            f"the needle needs {needed}",
-            field="sequence_length",
-        )
-
-
-def _prompts(
-    rules: Policy,
-    drawn: Sequence[_Fact],
-    filler: Sequence[int],
-    length: int,
-    depths: int,
-    seed: int,
-) -> tuple[Tensor, F64]:
-    """Ids [facts * (depths + 1), length + 1] and the facts' offsets [facts, depths].
-
-    Of each fact first the prompts with the fact, then the one without. Every row ends with the
-    value's last token, which the model does not read.
-    """
-    rows, starts = [], np.zeros((len(drawn), depths))
-    for number, fact in enumerate(drawn):
-        room = length + 1 - len(rules.prefix) - len(fact.ending)
-        prose = list(_stretch(filler, room, (seed, number)))
-        rest = room - len(fact.needle)
-        for step in range(depths):
-            at = round(step * rest / max(1, depths - 1))
-            body = [*prose[:at], *fact.needle, *prose[at:rest]]
-            rows.append([*rules.prefix, *body, *fact.ending])
-            starts[number, step] = len(rules.prefix) + at
-        rows.append([*rules.prefix, *prose, *fact.ending])
-    return torch.tensor(rows, dtype=torch.int64), starts
-
-
-def _stretch(filler: Sequence[int], room: int, key: tuple[int, int]) -> Iterator[int]:
-    """`room` tokens of the corpus from a random place on, around its end if need be."""
-    start = int(np.random.default_rng((*key, 1)).integers(0, len(filler)))
-    return (filler[(start + i) % len(filler)] for i in range(room))
+    baseline = float(table[:, depths].mean())
+    return _result(table[:, :depths], baseline, starts, tokens, planned.length, planned.seed)
 
 
 def _log_probabilities(

@@ -25,6 +25,7 @@ from workers.measure.influence import InfluenceResult
 from workers.measure.kernels import KernelStatistics, KernelTap, detail_that_fits
 from workers.measure.mixing import MixingTap
 from workers.measure.needle import NeedleResult
+from workers.measure.needle_prompts import Plan, plan
 from workers.measure.taps import Tap
 from workers.models.loaded import LoadedModel
 
@@ -101,14 +102,12 @@ def measure(subject: Subject, *, batch_size: int) -> Measurement:
     with ExitStack() as exits:
         if request.positional_encoding == "off":
             exits.enter_context(positions_off(subject.loaded.model, subject.instrumentation))
+        planned = _needle_plan(subject)  # what may be refused is, before anything is measured
         found = _pass(subject, batch_size)
-        if request.needle is not None:
-            found.needle = needle.measure(
+        if planned is not None:
+            found.needle = needle.run(
                 subject.loaded,
-                subject.length,
-                depths=request.needle.depths,
-                facts=request.needle.facts,
-                seed=request.seed,
+                planned,
                 on_batch=subject.share(MEASURED, NEEDLED, "needle prompt"),
                 check=subject.check,
             )
@@ -116,6 +115,13 @@ def measure(subject: Subject, *, batch_size: int) -> Measurement:
         _predict(found, subject)
         found.predict_seconds = time.perf_counter() - started
     return found
+
+
+def _needle_plan(subject: Subject) -> Plan | None:
+    asked, seed = subject.request.needle, subject.request.seed
+    if asked is None:
+        return None
+    return plan(subject.loaded, subject.length, depths=asked.depths, facts=asked.facts, seed=seed)
 
 
 def _pass(subject: Subject, batch_size: int) -> Measurement:

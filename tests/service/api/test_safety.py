@@ -150,7 +150,8 @@ async def test_nothing_secret_is_logged(gateway: Any, caplog: pytest.LogCaptureF
     caplog.set_level(logging.DEBUG, logger="lacuna")
     client = await gateway(api_keys=ALICE)
     text = "a very private sentence"
-    body = REQUEST | {"documents": {"source": "inline", "texts": [text], "count": 1}}
+    texts = {"source": "inline", "texts": [text], "count": 1}
+    body = {"model": "local:tiny", "documents": texts}
     await client.post("/v1/profiles", json=body, headers=ME)
     await client.post("/v1/profiles", json=body, headers={"X-API-Key": "wrong-but-still-secret"})
     await client.get(f"/v1/profiles?model={ALICE}", headers=ME)
@@ -162,7 +163,8 @@ async def test_nothing_secret_is_logged(gateway: Any, caplog: pytest.LogCaptureF
 
 async def test_the_callers_texts_are_not_returned(client: httpx.AsyncClient, worker: Any) -> None:
     text = "a very private sentence"
-    body = REQUEST | {"documents": {"source": "inline", "texts": [text], "count": 1}}
+    texts = {"source": "inline", "texts": [text], "count": 1}
+    body = {"model": "local:tiny", "documents": texts}
     answer = await client.post("/v1/profiles", json=body)
     assert text not in answer.text
     assert text not in (await client.get(answer.headers["location"])).text

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from service.contract.errors import TooLong
+from service.contract.errors import DocumentsUnusable, InvalidRequest, LacunaError, TooLong
 from service.contract.profile_requests import ProfileRequest
 from service.usecases.foreseen import check
 
@@ -44,3 +44,40 @@ def test_more_tokens_than_the_model_takes_are_refused(model: str, weights: str, 
 )
 def test_where_no_limit_is_known_none_is_set(fields: dict[str, Any]) -> None:
     check(request(**fields, sequence_length=131_072))
+
+
+TEXTS = {"source": "inline", "texts": ["a text"]}
+NEED_A_TOKENIZER: dict[str, tuple[dict[str, Any], type[LacunaError]]] = {
+    "documents.source": ({"documents": TEXTS}, DocumentsUnusable),
+    "needle": ({"needle": {}}, DocumentsUnusable),
+    "target": ({"objective": "target_logprob", "target": " Paris"}, InvalidRequest),
+}
+
+
+@pytest.mark.parametrize("model", ["preset:gpt2", "gpt2", "openai-community/gpt2"])
+@pytest.mark.parametrize("field", NEED_A_TOKENIZER)
+def test_what_needs_a_tokenizer_is_refused_where_there_is_none(model: str, field: str) -> None:
+    fields, kind = NEED_A_TOKENIZER[field]
+    with pytest.raises(kind, match="random weights of the preset gpt2 come without") as refusal:
+        check(request(model, weights="random", **fields))
+    assert refusal.value.field == field
+
+
+def test_a_folder_of_texts_needs_a_tokenizer_too() -> None:
+    documents = {"source": "corpus", "name": "mine"}
+    with pytest.raises(DocumentsUnusable):
+        check(request("preset:gpt2", weights="random", documents=documents))
+
+
+@pytest.mark.parametrize("field", NEED_A_TOKENIZER)
+def test_where_there_may_be_a_tokenizer_nothing_is_refused(field: str) -> None:
+    fields, _ = NEED_A_TOKENIZER[field]
+    check(request("gpt2", **fields))
+    check(request("gpt2", weights="random", revision="main", **fields))
+    check(request("local:tiny", weights="random", **fields))
+    check(request(DEMO, weights="random", **fields))
+
+
+def test_a_preset_reads_random_tokens() -> None:
+    check(request("preset:gpt2", weights="random", documents={"source": "random_tokens"}))
+    check(request("preset:gpt2", weights="random"))

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from service.contract.errors import OutOfMemory
+from service.contract.errors import LacunaError, OutOfMemory
 from service.contract.profile_requests import PREDICTION_NAMES
 from workers import predict
 from workers.faults import DeviceBroken
 from workers.lease import Cancelled, GiveBack, LeaseLost
-from workers.measure import gains
+from workers.measure import gains, influence
 from workers.profile_job.measurement import Subject, measure
 
 Make = Callable[..., Subject]
@@ -94,3 +94,19 @@ def test_evenly_spaced_indices() -> None:
             if wanted > 1:
                 assert chosen[-1] == count - 1
                 assert np.ptp(np.diff(chosen)) <= 1 if count > 1 else True
+
+
+@pytest.mark.parametrize(
+    ("field", "fields"),
+    [
+        ("needle", {"needle": {}}),
+        ("target", {"objective": "target_logprob", "target": " Paris"}),
+    ],
+)
+def test_without_a_tokenizer_nothing_is_measured_in_vain(
+    field: str, fields: dict[str, Any], subject: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(influence, "measure", lambda *_, **__: pytest.fail("it was measured"))
+    with pytest.raises(LacunaError, match="tokenizer") as refusal:
+        measure(subject(**fields), batch_size=0)
+    assert refusal.value.field == field
