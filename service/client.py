@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -38,7 +38,18 @@ class _Problem(BaseModel):
 
 
 class Refused(RuntimeError):
-    """The service refused a request or a job failed; the message is one line."""
+    """The service refused a request or a job failed; the message is one line.
+
+    Args:
+        code: of the problem, or the HTTP status of what was none.
+        detail: one sentence.
+        faults: (field, message) pairs, where fields are at fault.
+    """
+
+    def __init__(self, code: str, detail: str, faults: Sequence[tuple[str, str]] = ()) -> None:
+        fields = "; ".join(f"{field}: {message}" for field, message in faults)
+        super().__init__(f"{code}: {fields or detail}")
+        self.code, self.detail, self.faults = code, detail, tuple(faults)
 
 
 class Unfamiliar(RuntimeError):
@@ -127,9 +138,9 @@ class Client:
             if job.profile is not None:
                 return job.profile.rpartition("/")[2]
             if job.failure is not None:
-                raise Refused(f"{job.failure.code}: {job.failure.detail}")
+                raise Refused(job.failure.code, job.failure.detail)
             if job.state == "cancelled":
-                raise Refused("the job was cancelled")
+                raise Refused("cancelled", "the job was cancelled")
             check()
             time.sleep(_POLL_SECONDS)
 
@@ -175,10 +186,10 @@ class Client:
             problem = _Problem.model_validate_json(answer.content)
         except ValidationError:  # of a proxy, say
             problem = _Problem()
-        fields = "; ".join(f"{fault.field}: {fault.message}" for fault in problem.errors)
         raise Refused(
-            f"{problem.code or answer.status_code}: "
-            f"{fields or problem.detail or answer.reason_phrase}"
+            problem.code or str(answer.status_code),
+            problem.detail or answer.reason_phrase,
+            [(fault.field, fault.message) for fault in problem.errors],
         )
 
 

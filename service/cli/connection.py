@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import NamedTuple
 
 import httpx
 
 from service.cli.configuration import configured
+from service.cli.options import ENVIRONMENT
+from service.cli.request import told
 from service.cli.terminal import Status, err, fail
 from service.client import Client, Refused, Unfamiliar
 from service.local import Stack, StackError
@@ -22,12 +25,19 @@ class Connection(NamedTuple):
 
 
 @contextmanager
-def connected(server: str | None, key: str | None, *, workers: int = 0) -> Iterator[Connection]:
+def connected(
+    server: str | None,
+    key: str | None,
+    *,
+    workers: int = 0,
+    names: Mapping[str, str] | None = None,
+) -> Iterator[Connection]:
     """A client of the service; its failures become the statuses of the command.
 
     Args:
         server: address; None starts a service that ends with the block.
         workers: that a service started here has; none are needed to read what is stored.
+        names: what the fields of the request are called on the command line, for refusals.
     """
     url = server
     try:
@@ -40,13 +50,16 @@ def connected(server: str | None, key: str | None, *, workers: int = 0) -> Itera
             client = Client(url.rstrip("/"), _key(key), proxies=server is not None)
             yield Connection(exits.enter_context(client), check)
     except Refused as refusal:
-        fail(str(refusal), Status.REFUSED)
+        fail(told(refusal, names or {}), Status.REFUSED)
     except (StackError, Unfamiliar) as error:
         fail(str(error), Status.UNREACHABLE)
     except httpx.UnsupportedProtocol:
-        fail(f"--server: {url!r} does not begin with http:// or https://", Status.USAGE)
+        fail(
+            f"{_given('--server', server)}: {url!r} does not begin with http:// or https://",
+            Status.USAGE,
+        )
     except httpx.InvalidURL as error:
-        fail(f"--server: {url!r} is no address: {error}", Status.USAGE)
+        fail(f"{_given('--server', server)}: {url!r} is no address: {error}", Status.USAGE)
     except httpx.HTTPError as error:
         reason = str(error) or type(error).__name__
         fail(f"the service at {url} does not answer: {reason}", Status.UNREACHABLE)
@@ -64,8 +77,14 @@ def _started(workers: int) -> Iterator[Stack]:
 
 def _key(key: str | None) -> str | None:
     if key is not None and not (key.isascii() and key.isprintable()):
-        fail("--key: a key has printable ASCII characters alone", Status.USAGE)
+        fail(f"{_given('--key', key)}: a key has printable ASCII characters alone", Status.USAGE)
     return key
+
+
+def _given(option: str, value: str | None) -> str:
+    """The option, or the variable of the environment that stands in for it."""
+    variable = ENVIRONMENT[option]
+    return variable if os.environ.get(variable) == value else option
 
 
 def _nothing() -> None:

@@ -6,13 +6,17 @@ from typing import Annotated
 
 import typer
 
+ENVIRONMENT = {"--server": "LACUNA_SERVER", "--key": "LACUNA_API_KEY"}
 Server = Annotated[
     str | None,
     typer.Option(
-        envvar="LACUNA_SERVER", help="Address of a running service; without it one is started."
+        envvar=ENVIRONMENT["--server"],
+        help="Address of a running service; without it one is started.",
     ),
 ]
-Key = Annotated[str | None, typer.Option(envvar="LACUNA_API_KEY", help="API key of that service.")]
+Key = Annotated[
+    str | None, typer.Option(envvar=ENVIRONMENT["--key"], help="API key of that service.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 Request = Annotated[
     str | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, get_args
 
 import typer
@@ -80,19 +81,21 @@ def place(
         fail("say whose curve to follow: --profile, --model or --density", Status.USAGE)
     request = checked(PlacementRequest, built, given.lines)
     if saved is None and (request.profile_id is not None or request.model is not None):
-        answer = _asked(request, server, key)
+        answer = _asked(request, built.names, server, key)
     else:
         answer = _computed(request, saved, built)
     _show(answer, request, ids=ids, as_json=as_json)
 
 
-def _asked(request: PlacementRequest, server: str | None, key: str | None) -> PlacementResponse:
+def _asked(
+    request: PlacementRequest, names: Mapping[str, str], server: str | None, key: str | None
+) -> PlacementResponse:
     """The answer of a service, which knows profiles and tokenizers."""
     from service.cli.connection import connected  # noqa: PLC0415 - slow to import
 
     body = request.model_dump(mode="json", exclude_defaults=True)
     body.setdefault("chunks", [])
-    with connected(server, key) as connection:
+    with connected(server, key, names=names) as connection:
         return connection.client.post(PlacementResponse, "/v1/placements", body)
 
 

@@ -145,7 +145,7 @@ def _measured(
     """The profile as it was written, or None where only its job is known."""
     from service.cli.connection import connected  # noqa: PLC0415 - slow to import
 
-    with connected(server, key, workers=1) as (client, check):
+    with connected(server, key, workers=1, names=built.names) as (client, check):
         asked = client.submit(built.body)
         if isinstance(asked, Job):
             if not wait:

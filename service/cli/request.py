@@ -6,7 +6,7 @@ import copy
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -17,6 +17,11 @@ from service.contract.errors import LacunaError
 Model = TypeVar("Model", bound=BaseModel)
 Place = str | int
 _QUOTED = re.compile(r"`([\w.]+)`")
+
+
+_COMMANDS = {"POST /v1/profiles": "`lacuna profile`"}
+_ELSEWHERE = {"allow_theory": '"allow_theory": true in a request given as JSON'}
+"""Fields that no option fills, where a message advises them."""
 
 
 class Option(NamedTuple):
@@ -72,16 +77,57 @@ def _fail(
         message = wording.unknown_field(model, first["loc"])
     else:
         message = wording.message(first)
-    message = _QUOTED.sub(lambda m: built.names.get(m[1], m[0]), message)
+    message = _words(message, built.names)
     where = _called(path, built.names, lines)
     fail(f"{where}: {message}" if where else message, Status.USAGE)
 
 
+class Refusal(Protocol):
+    """What a service refused; see `service.client.Refused`."""
+
+    code: str
+    detail: str
+    faults: tuple[tuple[str, str], ...]
+
+
+def told(refusal: Refusal, names: Mapping[str, str]) -> str:
+    """A refusal of the service in the words of the command line."""
+    sentences = [_sentence(field, message, names) for field, message in refusal.faults]
+    return f"{refusal.code}: {'; '.join(sentences) or _words(refusal.detail, names)}"
+
+
 def refuse(error: LacunaError, names: Mapping[str, str]) -> NoReturn:
     """End the command as a refusal of the service would."""
-    detail = _QUOTED.sub(lambda m: names.get(m[1], m[0]), error.detail)
-    where = "" if error.field is None else f"{names.get(error.field, error.field)}: "
-    fail(f"{error.code}: {where}{detail}", Status.REFUSED)
+    if error.field is None:
+        said = _words(error.detail, names)
+    else:
+        said = _sentence(error.field, error.detail, names)
+    fail(f"{error.code}: {said}", Status.REFUSED)
+
+
+def _sentence(field: str, message: str, names: Mapping[str, str]) -> str:
+    """What is wrong with a field, which is named once."""
+    own = f"`{field}`"
+    if message.startswith(own) and not message.startswith(f"{own}: "):
+        return _words(message, names)
+    return f"{_flag(field, names)}: {_words(message.removeprefix(f'{own}: '), names)}"
+
+
+def _words(message: str, names: Mapping[str, str]) -> str:
+    """A message of the service with options for fields, and commands for addresses."""
+    for address, command in _COMMANDS.items():
+        message = message.replace(address, command)
+
+    def word(found: re.Match[str]) -> str:
+        flag = _ELSEWHERE.get(found[1]) or _flag(found[1], names)
+        return found[0] if flag == found[1] else flag
+
+    return _QUOTED.sub(word, message)
+
+
+def _flag(field: str, names: Mapping[str, str]) -> str:
+    path: list[Place] = [int(part) if part.isdecimal() else part for part in field.split(".")]
+    return _called(path, names, {})
 
 
 def _put(body: dict[str, Any], path: list[str], value: Any) -> None:

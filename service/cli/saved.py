@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -27,6 +28,8 @@ def is_id(name: str) -> bool:
 
 def load_file(path: str) -> Profile:
     """A profile that `lacuna profile` or GET /v1/profiles/{id} wrote."""
+    if re.fullmatch(r"[0-9a-fA-F]+", path) and not Path(path).exists():
+        fail(f"{path:.80} is no file and no id: ids have 32 digits, 0-9 and a-f", Status.USAGE)
     try:
         return Profile.model_validate_json(read_file(path))
     except ValidationError as error:

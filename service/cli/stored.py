@@ -11,6 +11,7 @@ from service.cli.saved import profiles as profiles_of
 from service.cli.terminal import err, out, print_json
 from service.contract.profiles import ProfilePage, ProfileSummary
 from service.report import profile as profile_report
+from service.report.text import clean
 
 _PAGE = 100
 
@@ -38,7 +39,11 @@ def profiles(
     if as_json:
         print_json(ProfilePage(items=items, next=page.next))
         return
-    profile_report.listing(out, items)
+    if items:
+        profile_report.listing(out, items)
+    else:
+        named = "" if model is None else f" of {clean(model)}"
+        err.print(f"no profile{named} yet: lacuna profile {clean(model or 'MODEL')}")
     if page.next is not None:
         err.print(f"there are more: --limit {10 * limit}")
 

@@ -46,6 +46,12 @@ class DeadZone(Wire):
     """Share of the bootstrap draws that have such a zone at all; the bands are of those. Below
     0.975 another draw of documents may well have none. Null where there are no bands."""
 
+    @property
+    def span(self) -> str:
+        """First and last position, as a text names a stretch: "241-255" where `end` is 256."""
+        last = self.end - 1
+        return str(last) if last == self.start else f"{self.start}-{last}"
+
 
 class Shape(Wire):
     """Where the mass of the curve lies and what such a curve is called."""

@@ -90,7 +90,7 @@ def describe(profile: Profile) -> str:
         parts.append("There is no dead zone.")
     else:
         parts.append(
-            f"Dead zone from position {zone.start} to {zone.end} ({zone.fraction:.0%} of the "
+            f"Dead zone from position {zone.start} to {zone.end - 1} ({zone.fraction:.0%} of the "
             f"prompt), mean density {zone.mean_density:.2f}."
         )
     for name in shown_predictions(profile):
@@ -101,7 +101,7 @@ def describe(profile: Profile) -> str:
 
 def _facts(profile: Profile) -> str:
     zone = profile.dead_zone
-    where = "no dead zone" if zone is None else f"dead zone {zone.start}-{zone.end}"
+    where = "no dead zone" if zone is None else f"dead zone {zone.span}"
     return (
         f"{profile.shape.class_.replace('_', '-')}; {where}; first 10% hold "
         f"{profile.shape.primacy_mass:.1%}, last 10% hold {profile.shape.recency_mass:.1%}"

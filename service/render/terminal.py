@@ -104,5 +104,5 @@ def _zone(zone: DeadZone | None, tokens: int, columns: int) -> list[str]:
     end = max(start + 1, round(zone.end / tokens * columns))
     return [
         f"{'':9}{' ' * start}{'░' * (end - start)}",
-        f"{'':9}░ dead zone {zone.start}-{zone.end}",
+        f"{'':9}░ dead zone {zone.span}",
     ]

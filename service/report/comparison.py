@@ -9,7 +9,7 @@ from rich.table import Table
 
 from service.contract.views import Comparison
 from service.render.terminal import side_by_side
-from service.report.text import clean, number, zone
+from service.report.text import clean, counted, number, zone
 
 
 def report(console: Console, answer: Comparison, a: Sequence[float], b: Sequence[float]) -> None:
@@ -20,7 +20,7 @@ def report(console: Console, answer: Comparison, a: Sequence[float], b: Sequence
         b: likewise, of any length.
     """
     for name, side in (("A", answer.a), ("B", answer.b)):
-        facts = f"{clean(side.model)}, {side.weights}, {side.sequence_length} tokens"
+        facts = f"{clean(side.model)}, {side.weights}, {counted(side.sequence_length, 'token')}"
         console.print(f"{name}: {side.id}, {facts}", soft_wrap=True)
     console.print(_table(answer))
     console.print(_distance(answer), soft_wrap=True)

@@ -7,13 +7,16 @@ from rich.table import Table
 
 from service.contract.profiles import NeedleCurve, Profile, ProfileSummary
 from service.render.terminal import chart
-from service.report.text import clean, zone
+from service.report.text import clean, counted, zone
+
+_REVISION = 8
+"""Characters that tell commits apart."""
 
 
 def report(console: Console, profile: Profile) -> None:
     """Print what a profile says."""
     console.print(_facts(profile))
-    if profile.predictions:
+    if profile.predictions and profile.request.sequence_length > 1:  # one token: nothing to predict
         console.print(_agreement(profile))
         console.print(_closest(profile), soft_wrap=True)
     if profile.measured.needle is not None:
@@ -25,13 +28,20 @@ def report(console: Console, profile: Profile) -> None:
 
 def listing(console: Console, summaries: list[ProfileSummary]) -> None:
     """Print a line for each profile, its id first; no line is broken or cut."""
-    rows = [("id", "model", "tokens", "weights", "dead zone", "created (UTC)")]
+    rows = [
+        ("id", "model", "tokens", "weights", "documents", "objective", "revision", "measured",
+         "dead zone", "created (UTC)"),
+    ]  # fmt: skip
     rows += [
         (
             one.id,
             clean(one.model),
             str(one.sequence_length),
             one.weights,
+            _documents(one),
+            one.objective,
+            clean((one.revision or "-")[:_REVISION]),
+            _method(one),
             zone(one.dead_zone),
             clean(one.created_at[:16].replace("T", " ")),
         )
@@ -43,8 +53,25 @@ def listing(console: Console, summaries: list[ProfileSummary]) -> None:
         console.print("  ".join(cells).rstrip(), soft_wrap=True)
 
 
+def _documents(summary: ProfileSummary) -> str:
+    """How many, and of what where they are not the built-in text."""
+    of = summary.documents_name or summary.documents_source.replace("_", " ")
+    return str(summary.documents) + ("" if of == "builtin" else f" {clean(of)}")
+
+
+def _method(summary: ProfileSummary) -> str:
+    """What else differs from how a model is measured by default."""
+    parts = [
+        f"seed {summary.seed}" if summary.seed else "",
+        "positions off" if summary.positional_encoding == "off" else "",
+        "raw content" if summary.content_scale == "raw" else "",
+        "retrieval too" if summary.needle else "",
+    ]
+    return ", ".join(filter(None, parts)) or "plainly"
+
+
 def _facts(profile: Profile) -> Table:
-    title = f"{clean(profile.model.id)}, {profile.request.sequence_length} tokens"
+    title = f"{clean(profile.model.id)}, {counted(profile.request.sequence_length, 'token')}"
     table = Table(title=title)
     table.add_column("quantity")
     table.add_column("value", justify="right")
@@ -59,7 +86,8 @@ def _facts(profile: Profile) -> Table:
         if found.start_band is not None and found.end_band is not None:
             low, high = found.start_band, found.end_band
             table.add_row(
-                "its 95% band", f"{low.low:.0f}..{low.high:.0f} - {high.low:.0f}..{high.high:.0f}"
+                "its 95% band",
+                f"{low.low:.0f}..{low.high:.0f} - {high.low - 1:.0f}..{high.high - 1:.0f}",
             )
         if found.support is not None and found.support < 1:
             table.add_row("draws that have one", f"{found.support:.0%}")

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from service.contract.rollouts import RolloutResponse
 from service.render.terminal import bars, side_by_side
-from service.report.text import clean, number, zone
+from service.report.text import clean, counted, number, zone
 
 _TELLING = ("second_moment", "measured_kernel", "residual_content", "residual")
 """Predictions whose curve is drawn large, the one that uses most of the request first."""
@@ -43,8 +43,8 @@ def _drawn(answer: RolloutResponse) -> str:
 
 def _predictions(answer: RolloutResponse) -> Table:
     named = f"{clean(answer.architecture)}: " if answer.architecture else ""
-    heads = "1 head" if answer.heads == 1 else f"{answer.heads} heads"
-    table = Table(title=f"{named}{answer.layers} layers, {heads}, {answer.sequence_length} tokens")
+    sizes = (answer.layers, "layer"), (answer.heads, "head"), (answer.sequence_length, "token")
+    table = Table(title=named + ", ".join(counted(*size) for size in sizes))
     table.add_column("prediction", no_wrap=True)
     table.add_column("dead zone", justify="right", no_wrap=True)
     table.add_column("primacy", justify="right")

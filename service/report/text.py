@@ -27,10 +27,15 @@ def bar(share: float, width: int = 12) -> str:
 
 
 def zone(found: DeadZone | None) -> str:
-    """Where a dead zone begins and ends, in tokens, and its share of the prompt."""
+    """First and last token of a dead zone, and its share of the prompt."""
     if found is None:
         return "none"
-    return f"{found.start}-{found.end} ({found.fraction:.0%})"
+    return f"{found.span} ({found.fraction:.0%})"
+
+
+def counted(count: int, what: str) -> str:
+    """ "1 token", "2 tokens"."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -172,7 +172,7 @@ def collapse(
     entropy = max(0.0, float(-(positive * np.log(positive)).sum()))
     total = float(lambdas.sum())
     numbers = (
-        f"over {len(kernels)} layers sum lambda = {total:.4g}, sum lambda*delta = {off:.4g}, "
+        f"over {_layers(len(kernels))} sum lambda = {total:.4g}, sum lambda*delta = {off:.4g}, "
         f"P[n-1,0] = {first:.4g}, P[n-1,n-1] = {last:.4g}"
     )
     collapses, reason = _verdict(len(kernels), influence.size, causal, off, first, diverges)
@@ -209,7 +209,7 @@ def _verdict(
         return False, "no layer moves weight off the diagonal"
     reached = first >= COLLAPSED
     here = (
-        f"at {layers} {'layer' if layers == 1 else 'layers'} this rollout gives the first token "
+        f"at {_layers(layers)} this rollout gives the first token "
         f"{first:.4g} of the influence, {'at least' if reached else 'below'} the "
         f"{COLLAPSED:g} that counts as collapsed"
     )
@@ -220,6 +220,10 @@ def _verdict(
     else:
         tail = "its sum converges, and later tokens keep a share"
     return diverges, f"{here}; as layers are added without end to this schedule, {tail}"
+
+
+def _layers(count: int) -> str:
+    return "1 layer" if count == 1 else f"{count} layers"
 
 
 def monotone_violation(attention: npt.ArrayLike) -> float:

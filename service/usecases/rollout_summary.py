@@ -27,6 +27,8 @@ def summarise(
         report: the closed form.
     """
     n = inputs.length
+    if n == 1:
+        return ["A prompt of one token has no places to compare: all influence is on that token."]
     curve = Curve(influence)
     head = curve.mass(0.0, END_SHARE * n)
     last = float(curve.influence[-1])
@@ -45,8 +47,9 @@ def summarise(
         sentences += [_dead(zone, n), _advice(zone, n, last_density >= threshold)]
     same = inputs.kernel.type == "uniform" and inputs.request.mask.type == "causal"
     attention = "" if same and not inputs.has_content else " with uniform causal attention instead"
+    layers = "1 layer" if report.layers == 1 else f"{report.layers} layers"
     sentences.append(
-        f"In the closed form for {report.layers} layers{attention} the dead zone covers "
+        f"In the closed form for {layers}{attention} the dead zone covers "
         f"{report.dead_zone_width:.0%} of the prompt, from {report.dead_zone_start:.0%} on; its "
         f"least density, next to the end, is {report.floor:.2g}."
     )

@@ -43,9 +43,14 @@ export function duration(seconds) {
   return `${number(seconds / 3600, 2)} h`;
 }
 
-/** "16–137 (47%)", or "none". */
+/** "1 token", "2 tokens". */
+export const counted = (count, what) => `${count} ${what}${count === 1 ? "" : "s"}`;
+
+/** First and last token of a zone and its share, "16–136 (47%)", or "none". */
 export function zoneText(zone) {
-  return zone ? `${zone.start}–${zone.end} (${percent(zone.fraction)})` : "none";
+  if (!zone) return "none";
+  const last = zone.end - 1;
+  return `${zone.start}${last > zone.start ? `–${last}` : ""} (${percent(zone.fraction)})`;
 }
 
 /** How sure the ends of a zone are, and in how many draws of the documents there is one at all. */

@@ -2,7 +2,7 @@
 
 import { post, Refusal } from "./api.js";
 import { on } from "./attempt.js";
-import { announce, byId } from "./dom.js";
+import { announce, byId, counted } from "./dom.js";
 import * as jobs from "./jobs.js";
 import { list } from "./known.js";
 import { PREDICTIONS, settings, show } from "./state.js";
@@ -53,7 +53,7 @@ async function submit(form) {
     const answer = await post("v1/profiles", body);
     if (!answer.measured) {
       const { count: documents, source: documents_source } = body.documents;
-      jobs.watch(answer, `${body.model}, ${body.sequence_length} tokens`, settings({ ...body, documents, documents_source }));
+      jobs.watch(answer, `${body.model}, ${counted(body.sequence_length, "token")}`, settings({ ...body, documents, documents_source }));
       return;
     }
     announce("This profile was known already.");

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { attempt, on } from "./attempt.js";
 import { Chart, swatch } from "./charts.js";
-import { announce, bandText, byId, h, number, percent, signed, table, tiles, words, zoneText } from "./dom.js";
+import { announce, bandText, byId, counted, h, number, percent, signed, table, tiles, words, zoneText } from "./dom.js";
 import { addressed, events, known, settings } from "./state.js";
 
 const MOST_POSITIONS = 1024;
@@ -86,7 +86,7 @@ function drawHead() {
   const summary = {
     ...request, documents: measured.documents, needle: measured.needle !== null,
   };
-  byId("profile-title").textContent = `${model.id}, ${request.sequence_length} tokens`;
+  byId("profile-title").textContent = `${model.id}, ${counted(request.sequence_length, "token")}`;
   byId("profile-lead").textContent =
     `Shape: ${words(shape.class)}. The first 10% of positions hold ${percent(shape.primacy_mass)} of the influence on the last token, ` +
     `the last 10% hold ${percent(shape.recency_mass)}. Measured with ${settings(summary)}.`;
@@ -232,7 +232,7 @@ function drawTables() {
 
 function depthText({ collapse, model }) {
   return (
-    `Depth, by the model's own rollout: ${collapse.verdict}. After ${model.layers} layers the first token gets ` +
+    `Depth, by the model's own rollout: ${collapse.verdict}. After ${counted(model.layers, "layer")} the first token gets ` +
     `${percent(collapse.last_to_first)} of the influence (90% counts as collapsed), and the last token keeps ${percent(collapse.last_to_last)}.`
   );
 }

@@ -1,5 +1,7 @@
 // What several sections of the page share: the known profiles and the one on show.
 
+import { counted } from "./dom.js";
+
 /**
  * "known": the list grew. "show": open the profile on show once more. "back": the service answers
  * again. "unauthorized": a request was refused for want of a key. "key": another key is used.
@@ -36,7 +38,7 @@ export function settings(summary) {
   const text = { random_tokens: "random tokens", inline: "own text", corpus: `corpus ${name}` }[source];
   return [
     `${weights} weights`,
-    `${documents} document${documents === 1 ? "" : "s"}${text ? ` of ${text}` : ""}`,
+    `${counted(documents, "document")}${text ? ` of ${text}` : ""}`,
     !objective || objective === PLAIN_OBJECTIVE[weights] ? "" : objective.replaceAll("_", " "),
     summary.positional_encoding === "off" ? "positions off" : "",
     summary.content_scale === "raw" ? "raw content" : "",
@@ -48,7 +50,7 @@ export function settings(summary) {
 /** All that tells profiles of one model apart. */
 export function label(summary) {
   const { model, sequence_length: tokens, id } = summary;
-  return `${model}, ${tokens} tokens, ${settings(summary)}, ${made(summary)} (${id.slice(0, 6)})`;
+  return `${model}, ${counted(tokens, "token")}, ${settings(summary)}, ${made(summary)} (${id.slice(0, 6)})`;
 }
 
 /** The profile that the address names, if it names one. */

@@ -220,7 +220,7 @@ def test_switching_curves_and_the_threshold(stack: Stack, filled: str, open_page
     page.locator("#threshold").fill("0.3")
     view = httpx.get(f"{stack.url}/v1/profiles/{filled}/dead-zone?threshold=0.3").json()
     zone = view["dead_zone"]
-    expected = "none" if zone is None else f"{zone['start']}–{zone['end']}"
+    expected = "none" if zone is None else f"{zone['start']}–{zone['end'] - 1}"
     expect(page.locator("#profile-facts dd").first).to_contain_text(expected)
     assert watched.complaints == []
 

@@ -133,6 +133,7 @@ def test_a_zone_shows_how_sure_it_is_and_the_depth_is_plain(
     page.route(f"**/v1/profiles/{filled}", lambda route: route.fulfill(json=body))
     page.locator(f"#known tr[data-id='{filled}'] button").click()
     facts = page.locator("#profile-facts")
+    expect(facts).to_contain_text("Dead zone5–40 (50%)")
     expect(facts).to_contain_text("Its 95% bandfrom 3–9 to 29–44; in 98% of the draws")
     depth = page.locator("#profile-tables").get_by_text("Depth, by the model's own rollout: ")
     expect(depth).to_contain_text(body["collapse"]["verdict"])

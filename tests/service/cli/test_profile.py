@@ -173,6 +173,12 @@ def test_a_place_that_cannot_be_written_is_found_before_measuring(
     assert worker.idle()
 
 
+def test_a_refusal_of_the_service_names_the_option_once(lacuna: Any, stack: Stack) -> None:
+    arguments = ("profile", "preset:gpt2", "--weights", "random", "--length", "1024")
+    line = lacuna.fails(1, *arguments, "--documents", "4096", server=stack.url)
+    assert line.startswith("lacuna: too_large: --documents: 4096 documents of 1024 tokens cost ")
+
+
 def test_a_job_that_fails_is_one_clear_line(
     lacuna: Any, stack: Stack, worker: Any, tmp_path: Path
 ) -> None:

@@ -79,7 +79,7 @@ def test_the_table_says_what_the_answer_says(lacuna: Any) -> None:
     for name, prediction in answer.predictions.items():
         row = next(line for line in result.stdout.splitlines() if f"│ {name} " in line)
         zone = prediction.dead_zone
-        words = "none" if zone is None else f"{zone.start}-{zone.end}"
+        words = "none" if zone is None else f"{zone.start}-{zone.end - 1}"
         assert words in row
         assert prediction.shape.class_ in row
     for force in answer.forces:
@@ -97,6 +97,15 @@ def test_a_long_prompt_is_drawn_without_being_told_to_bin(lacuna: Any) -> None:
     assert "20000 tokens" in result.stdout
     refused = lacuna.fails(2, "rollout", "--layers", "2", "--length", "20000", "--json")
     assert "--bins is required when --length exceeds 16384" in refused
+
+
+def test_one_of_each_is_singular_and_says_no_nonsense(lacuna: Any) -> None:
+    text = lacuna.prints("rollout", "--layers", "1", "--heads", "1", "--length", "1")
+    assert "1 layer, 1 head, 1 token " in text
+    assert "over 1 layer sum lambda" in text
+    assert "A prompt of one token has no places to compare" in text
+    assert "tenth of the prompt" not in text
+    assert "In the closed form for 1 layer " in lacuna.prints("rollout", "--layers", "1")
 
 
 BAD: dict[str, tuple[list[str], int, str]] = {
@@ -126,7 +135,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "lambdas that do not fit": (
         ["--layers", "3", "--lambda", "0.1,0.2"],
         1,
-        "has 2 entries for 3 layers",
+        "lacuna: invalid_request: --lambda has 2 entries for 3 layers",
     ),
     "too much work": (
         ["--layers", "60000", "--heads", "1000", "--positions", "alibi", "--length", "16000"],

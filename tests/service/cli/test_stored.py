@@ -97,6 +97,13 @@ def test_profiles_are_listed_newest_first_a_line_each(lacuna: Any, stored: str) 
     assert [item["id"] for item in json.loads(one)["items"]] == [A]
 
 
+def test_a_list_of_nothing_says_so(lacuna: Any, stack: Stack, worker: Any) -> None:
+    result = lacuna("profiles", "--model", "gpt2", server=stack.url)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "no profile of gpt2 yet: lacuna profile gpt2\n"
+    assert json.loads(lacuna.prints("profiles", "--json", server=stack.url))["items"] == []
+
+
 def test_a_limit_says_that_there_are_more(lacuna: Any, stored: str) -> None:
     result = lacuna("profiles", "--limit", "1", server=stored)
     assert len(result.stdout.splitlines()) == 2
@@ -119,8 +126,8 @@ def test_chunks_are_placed_by_an_id(
     arguments = ("place", "-", "--profile", B)
     printed = lacuna.prints(*arguments, "--json", stdin=json.dumps(chunks), server=stored)
     assert json.loads(printed) == json.loads(answer.model_dump_json())
-    ids = lacuna.prints(*arguments, "--ids", stdin=json.dumps(chunks), server=stored)
-    assert ids.split() == answer.order
+    ids = lacuna(*arguments, "--ids", stdin=json.dumps(chunks), server=stored)
+    assert ids.stdout.split() == answer.order
 
 
 def test_what_is_not_there_is_refused(lacuna: Any, stored: str) -> None:
@@ -131,6 +138,9 @@ def test_what_is_not_there_is_refused(lacuna: Any, stored: str) -> None:
     assert "32 hex digits" in lacuna.fails(2, "job", "../profiles", server=stored)
     line = lacuna.fails(1, "place", "-", "--model", "gpt2", stdin="a, 1, 1", server=stored)
     assert "no profile of gpt2 with trained weights" in line
+    assert "`lacuna profile`" in line
+    assert '"allow_theory": true in a request given as JSON' in line
+    assert "POST" not in line
     assert "model: " in lacuna.fails(1, "profiles", "--model", "no model", server=stored)
 
 
@@ -148,6 +158,22 @@ def test_a_service_that_cannot_be_reached(
 ) -> None:
     for arguments in (["show", A], ["profiles"], ["job", A], ["compare", A, B]):
         assert words in lacuna.fails(status, *arguments, "--server", server)
+
+
+def test_a_wrong_variable_is_blamed_itself(lacuna: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "lacuna: LACUNA_SERVER: 'nowhere'" in lacuna.fails(2, "profiles", server="nowhere")
+    monkeypatch.setenv("LACUNA_API_KEY", "schlüssel")
+    assert "lacuna: LACUNA_API_KEY: " in lacuna.fails(2, "profiles")
+    assert "lacuna: --key: " in lacuna.fails(2, "profiles", "--key", "schlüssel two")
+
+
+def test_part_of_an_id_is_no_file_name(lacuna: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments in (["show"], ["compare", "609d3761"], ["place", "-", "--profile"]):
+        line = lacuna.fails(2, *arguments, "609d3761", stdin="a, 1, 1")
+        assert "609d3761 is no file and no id: ids have 32 digits" in line
+    (tmp_path / "609d3761").write_text("{}")
+    assert "609d3761 holds no profile" in lacuna.fails(2, "show", "609d3761")
 
 
 def test_a_key_that_no_header_can_carry(lacuna: Any) -> None:
