@@ -128,7 +128,7 @@ def make_request() -> Callable[..., ProfileRequest]:
     def make(text: str = "sleep 0", **fields: object) -> ProfileRequest:
         documents = {"source": "inline", "count": 1, "texts": [text]}
         return ProfileRequest.model_validate(
-            {"model": "preset:gpt2", "weights": "random", "documents": documents, **fields}
+            {"model": "local:tiny", "documents": documents, **fields}
         )
 
     return make

@@ -65,7 +65,7 @@ async def test_jobs_of_all_kinds_in_one_life(
     assert ends[2].failure is not None
     assert "128" in ends[2].failure.detail
     assert all(job.attempt == 1 for job in ends)
-    page = await ProfileStore(redis_async).list(model="preset:gpt2")
+    page = await ProfileStore(redis_async).list(model="local:tiny")
     assert len(page.items) == 2
     assert "secret detail" in workers.log()  # the operator sees what the caller does not
     (facts,) = await registered(redis_async)
