@@ -28,7 +28,7 @@ from huggingface_hub.errors import (
 )
 
 from service.contract.errors import ModelGated, ModelNotFound, ModelUnreachable
-from workers.models import weights
+from workers.models import demo, presets, weights
 from workers.models.options import LoadOptions
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -181,7 +181,16 @@ def _gated(model: str) -> ModelGated:
 
 def _unreachable(model: str) -> ModelUnreachable:
     return ModelUnreachable(
-        f"`model`: the hub could not be reached, so nothing is known about {model}",
+        f"`model`: the hub could not be reached, so nothing is known about {model}; "
+        f"{_without_hub(model)}",
         field="model",
         retry_after=60,
     )
+
+
+def _without_hub(model: str) -> str:
+    """What can be measured all the same, the nearest first."""
+    known = presets.find(model)
+    random = f"`preset:{known.name if known else 'NAME'}` with `weights: random`"
+    others = ["`local:NAME`", *(f"`demo:{name}`" for name in demo.DEMOS)]
+    return f"no hub is needed for {random}, {', '.join(others[:-1])} and {others[-1]}"

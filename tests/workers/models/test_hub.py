@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from service.contract.errors import (
     WeightsUnsafe,
 )
 from service.contract.profile_requests import ProfileRequest
+from service.usecases import catalogue
 from workers.models import hub
 from workers.models.loading import load
 from workers.models.options import LoadOptions
@@ -124,6 +126,28 @@ def test_missing_gated_and_unreachable_never_look_the_same(
         assert info.value.field == "model"
     with pytest.raises(ModelUnreachable, match="could not be reached"):
         load(request("someone/tiny"), options)
+
+
+@pytest.mark.parametrize(
+    ("model", "preset"),
+    [
+        ("gpt2", "preset:gpt2"),
+        ("openai-community/gpt2", "preset:gpt2"),
+        ("gpt3", "preset:NAME"),
+        ("someone/tiny", "preset:NAME"),
+    ],
+)
+def test_without_the_hub_what_needs_none_is_named(
+    model: str, preset: str, options: LoadOptions
+) -> None:
+    with pytest.raises(ModelUnreachable) as info:
+        load(request(model), options)
+    said = info.value.detail
+    assert (
+        f"no hub is needed for `{preset}` with `weights: random`, `local:NAME` and `demo:" in said
+    )
+    for name in re.findall(r"demo:[\w-]+", said):
+        assert name in catalogue.DEMO
 
 
 def test_a_missing_revision_is_named(
