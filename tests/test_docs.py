@@ -15,9 +15,12 @@ import runpy
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -71,7 +74,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield running
 
 
-def run(block: Block, folder: Path, stack: Stack) -> None:
+def run(block: Block, folder: Path, stack: Stack | SimpleNamespace) -> None:
     code = block.code.replace(ADDRESS, stack.url).replace(DEMO, "local:tiny")
     code = re.sub(r"^make ", f"make --dry-run --directory {ROOT} ", code, flags=re.MULTILINE)
     if block.language == "json":
@@ -118,6 +121,45 @@ def test_the_runner_notices_a_failing_block(stack: Stack, tmp_path: Path) -> Non
     broken = Block(ROOT / "README.md", 1, "bash", "", "false\ntrue\n")
     with pytest.raises(AssertionError, match=r"README\.md:1"):
         run(broken, tmp_path, stack)
+
+
+class Slow(BaseHTTPRequestHandler):
+    """A service that takes three waits to measure, and then refuses everything else."""
+
+    asked = 0
+
+    def do_POST(self) -> None:
+        """The job twice, then the profile, then a refusal."""
+        self.rfile.read(int(self.headers["Content-Length"]))
+        Slow.asked += 1
+        status, body = {
+            1: (202, {"id": "job"}), 2: (202, {"id": "job"}),
+            3: (200, {"id": "profile", "measured": {}}),
+        }.get(Slow.asked, (422, {"detail": "too long"}))  # fmt: skip
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+def test_a_profile_is_waited_for_on_a_slow_machine(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "api.md"
+    asking = next(block for block in runnable(page) if "Prefer: wait" in block.code)
+    server = HTTPServer(("127.0.0.1", 0), Slow)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    slow = SimpleNamespace(url=f"http://127.0.0.1:{server.server_port}")
+    try:
+        run(asking, tmp_path, slow)
+        assert 'ID="profile"' in (tmp_path / ".state").read_text()
+        with pytest.raises(AssertionError, match="too long"):
+            run(asking, tmp_path, slow)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
