@@ -16,7 +16,13 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from service.contract.errors import InternalError, InvalidRequest, LacunaError, OutOfMemory
+from service.contract.errors import (
+    InternalError,
+    InvalidRequest,
+    LacunaError,
+    ModelError,
+    OutOfMemory,
+)
 from service.contract.jobs import Failure
 from service.contract.profile_requests import ProfileRequest
 
@@ -67,12 +73,13 @@ def classify(error: BaseException, request: ProfileRequest | None = None) -> Fai
         The job's failure, or `Fatal` when the process is poisoned.
     """
     if isinstance(error, LacunaError):
-        return Failure(code=error.code, detail=error.detail, retryable=error.retryable)
+        return _failure(error)
     if isinstance(error, ValidationError):
         detail = f"this worker cannot read the request: {error.error_count()} fields are at fault"
         return _failure(InvalidRequest(detail))
     if is_out_of_memory(error):
-        return _failure(OutOfMemory(_memory_sentence(request)))
+        field = None if request is None else "sequence_length"
+        return _failure(OutOfMemory(_memory_sentence(request), field=field))
     if isinstance(error, DeviceBroken) or _device_broken(error):
         return Fatal(EXIT_DEVICE, f"{type(error).__name__}: {error}")
     return _failure(InternalError(f"{type(error).__name__} in the worker; its log says more"))
@@ -89,7 +96,9 @@ def clean_up() -> None:
 
 
 def _failure(error: LacunaError) -> Failure:
-    return Failure(code=error.code, detail=error.detail, retryable=error.retryable)
+    # What a model cannot do is found out deep inside, where nobody knows of requests.
+    field = "model" if error.field is None and isinstance(error, ModelError) else error.field
+    return Failure(code=error.code, detail=error.detail, retryable=error.retryable, field=field)
 
 
 def _memory_sentence(request: ProfileRequest | None) -> str:

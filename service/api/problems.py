@@ -21,6 +21,7 @@ from starlette.types import Scope
 from service.api import wording
 from service.api.bodies import BodyInvalid, MediaTypeRefused
 from service.contract.errors import BY_CODE, LacunaError
+from service.contract.jobs import Failure
 
 MEDIA_TYPE = "application/problem+json"
 STATUS: dict[str, int] = {
@@ -186,9 +187,10 @@ def of_error(
     )
 
 
-def from_failure(code: str, detail: str) -> LacunaError:
+def from_failure(failure: Failure) -> LacunaError:
     """The exception that a stored job failure once was."""
-    return BY_CODE.get(code, BY_CODE["internal_error"])(detail)
+    kind = BY_CODE.get(failure.code, BY_CODE["internal_error"])
+    return kind(failure.detail, field=failure.field)
 
 
 async def on_lacuna_error(request: Request, error: Exception) -> Response:

@@ -18,6 +18,8 @@ class Failure(Wire):
     code: str
     detail: str
     retryable: bool
+    field: str | None = None
+    """Dotted path of the request's field at fault, if there is one."""
 
 
 class Job(Wire):

@@ -155,9 +155,9 @@ class ClaimStore:
 
     def fail(self, claim: Claim, failure: Failure) -> Settled:
         """End the job with a reason."""
-        flag = "1" if failure.retryable else "0"
+        said = (_text(failure.detail, 2_000), "1" if failure.retryable else "0")
         return self._finish(
-            claim, False, "failed", failure.code, _text(failure.detail, 2_000), flag
+            claim, False, "failed", failure.code, *said, _text(failure.field or "", 200)
         )
 
     def cancelled(self, claim: Claim) -> Settled:

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 _FIELDS: Final = (
     "state", "attempts", "progress", "message", "queue", "high", "created", "started", "finished",
-    "code", "detail", "retryable", "profile", "cancel", "cost",
+    "code", "detail", "retryable", "field", "profile", "cancel", "cost",
     "ahead", "expected", "running", "before", "workers", "now",
 )  # fmt: skip
 _LOADING: Final = 0.05
@@ -94,7 +94,12 @@ def _failure(fields: dict[str, str | None]) -> Failure | None:
     retryable = (
         fields["retryable"] == "1" if fields["retryable"] else bool(error and error.retryable)
     )
-    return Failure(code=code, detail=fields["detail"] or "", retryable=retryable)
+    return Failure(
+        code=code,
+        detail=fields["detail"] or "",
+        retryable=retryable,
+        field=fields["field"] or None,
+    )
 
 
 def _message(fields: dict[str, str | None]) -> str:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from service.contract.errors import BY_CODE, LacunaError
+from service.contract.errors import BY_CODE, InternalError, LacunaError, ModelUnsupported
 from service.contract.jobs import Failure
 from service.contract.profile_requests import ProfileRequest
 from workers.faults import EXIT_DEVICE, DeviceBroken, Fatal, classify, is_out_of_memory, ours
@@ -23,9 +23,17 @@ def coded(error: Exception, code: int) -> Exception:
 
 
 @pytest.mark.parametrize("kind", BY_CODE.values(), ids=lambda kind: kind.code)
-def test_our_own_errors_keep_code_and_sentence(kind: type[LacunaError]) -> None:
-    failure = classify(kind("model: it says why"))
-    assert failure == Failure(code=kind.code, detail="model: it says why", retryable=kind.retryable)
+def test_our_own_errors_keep_code_sentence_and_field(kind: type[LacunaError]) -> None:
+    failure = classify(kind("it says why", field="dtype"))
+    expected = {"code": kind.code, "detail": "it says why", "retryable": kind.retryable}
+    assert failure == Failure.model_validate({**expected, "field": "dtype"})
+
+
+def test_the_field_at_fault_is_the_model_where_the_model_is_at_fault() -> None:
+    unsupported, broken = classify(ModelUnsupported("no")), classify(InternalError("no"))
+    assert isinstance(unsupported, Failure)
+    assert isinstance(broken, Failure)
+    assert (unsupported.field, broken.field) == ("model", None)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +56,7 @@ def test_out_of_memory_fails_the_job_and_names_a_length(
     failure = classify(error, make_request(sequence_length=512))
     assert isinstance(failure, Failure)
     assert (failure.code, failure.retryable) == ("out_of_memory", False)
+    assert failure.field == "sequence_length"
     assert "512" in failure.detail
     assert "256" in failure.detail
     assert is_out_of_memory(error)  # batches are halved by the same verdict

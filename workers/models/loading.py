@@ -75,7 +75,8 @@ def build(source: Source, request: ProfileRequest, options: LoadOptions) -> Load
         model = _weights(source, config, dtype, request.seed, empty, device).to(device)
     except Exception as error:
         if is_out_of_memory(error):
-            raise OutOfMemory(f"the weights of {source.model} do not fit on {device}") from error
+            detail = f"the weights of {source.model} do not fit on {device}"
+            raise OutOfMemory(detail, field="model") from error
         raise
     return LoadedModel(
         model=model.requires_grad_(False).eval(),
@@ -138,7 +139,8 @@ def _check_fits(
         if needed > available:
             raise OutOfMemory(
                 f"the weights of {source.model} need {gigabytes(needed)} in {kind}, "
-                f"{gigabytes(available)} are available on {place}"
+                f"{gigabytes(available)} are available on {place}",
+                field="model",
             )
 
 

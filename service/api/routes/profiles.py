@@ -73,7 +73,7 @@ async def _answer(request: Request, services: Services, job: Job, applied: float
     """200 with the profile, 202 with the job, or the problem in which it ended."""
     headers = {"Preference-Applied": f"wait={applied:.0f}"} if applied else {}
     if job.failure is not None:
-        error: LacunaError = from_failure(job.failure.code, job.failure.detail)
+        error: LacunaError = from_failure(job.failure)
         return of_error(request.scope, error, members={"job": f"/v1/jobs/{job.id}"})
     if job.profile is not None:
         kept = await services.representation(job.profile.rpartition("/")[2])

@@ -76,13 +76,13 @@ local function close(id, state, at, keep)
   announce(id)
 end
 
-local function fail(id, at, keep, code, detail, retryable)
-  redis.call('HSET', JOB .. id, 'code', code, 'detail', detail, 'retryable', retryable)
+local function fail(id, at, keep, code, detail, retryable, field)
+  redis.call('HSET', JOB .. id, 'code', code, 'detail', detail, 'retryable', retryable, 'field', field or '')
   close(id, 'failed', at, keep)
 end
 
 local VIEW = {'state', 'attempts', 'progress', 'message', 'queue', 'high', 'created', 'started',
-  'finished', 'code', 'detail', 'retryable', 'profile', 'cancel', 'cost'}
+  'finished', 'code', 'detail', 'retryable', 'field', 'profile', 'cancel', 'cost'}
 
 -- Where the mean seconds per cost of past jobs stand: jobs of one order of magnitude together, for
 -- what a job costs beside its work weighs more in a small one.

@@ -1,5 +1,5 @@
 -- Record how a job ended. ARGV: id, token, keep, late, then one of
---   'failed', code, detail, retryable
+--   'failed', code, detail, retryable, field at fault ('' is none)
 --   'cancelled'
 --   'done', profile id, body, envelope, summary, model
 -- -> 'ok' | 'lost' | 'again' (cancelled, but somebody asked for it since: it waits again)
@@ -62,7 +62,7 @@ if outcome == 'done' then
   if f[5] == '1' then redis.call('PERSIST', key) end
   if mine then measure_run(new) end
 elseif outcome == 'failed' then
-  fail(id, at, keep, ARGV[6], ARGV[7], ARGV[8])
+  fail(id, at, keep, ARGV[6], ARGV[7], ARGV[8], ARGV[9])
 elseif tonumber(f[6] or 0) > 0 then
   redis.call('HINCRBY', key, 'attempts', -1)
   enqueue(id)

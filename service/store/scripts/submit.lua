@@ -40,7 +40,7 @@ end
 redis.call('HSET', key, 'state', 'queued', 'queue', queue, 'high', high, 'pinned', pinned, 'request', request,
   'trace', ARGV[9], 'cost', ARGV[10], 'private', ARGV[11], 'attempts', '0', 'progress', '0', 'message', '', 'created', int(at))
 if state then redis.call('ZREM', ENDED .. state, id) end
-redis.call('HDEL', key, 'token', 'worker', 'cancel', 'started', 'finished', 'code', 'detail', 'retryable', 'profile')
+redis.call('HDEL', key, 'token', 'worker', 'cancel', 'started', 'finished', 'code', 'detail', 'retryable', 'field', 'profile')
 -- Earlier callers may still read the job, but only this one wants it now.
 for _, field in ipairs(redis.call('HKEYS', key)) do
   if string.sub(field, 1, 3) == 'by:' then redis.call('HSET', key, field, '0') end

@@ -80,14 +80,18 @@ class Worker:
         assert self.store.finish(self.claim(), outcome(profile)) == "ok"
         return profile.id
 
-    def fail(self, code: str, detail: str) -> None:
+    def fail(self, code: str, detail: str, field: str | None = None) -> None:
         """Take the next job and end it with this failure."""
-        self.fail_claim(self.claim(), code, detail)
+        self.fail_claim(self.claim(), code, detail, field)
 
     def fail_claim(
-        self, claim: Claim, code: str = "not_finite", detail: str = "gradients are NaN in float32"
+        self,
+        claim: Claim,
+        code: str = "not_finite",
+        detail: str = "gradients are NaN in float32",
+        field: str | None = None,
     ) -> None:
-        failure = Failure(code=code, detail=detail, retryable=False)
+        failure = Failure(code=code, detail=detail, retryable=False, field=field)
         assert self.store.fail(claim, failure) == "ok"
 
     def idle(self) -> bool:

@@ -93,13 +93,17 @@ async def test_waiting_for_a_job_that_fails_answers_its_problem(
         client.post("/v1/profiles", json=REQUEST, headers={"Prefer": "wait=20"})
     )
     await queued(redis_async)
-    worker.fail("model_unsupported", "encoder-decoder models have no causal last token")
+    detail = "encoder-decoder models have no causal last token"
+    worker.fail("model_unsupported", detail, field="model")
     answer = await asyncio.wait_for(waiting, 15)
     assert answer.status_code == 422
     problem = answer.json()
     assert problem["code"] == "model_unsupported"
-    assert "causal" in problem["detail"]
-    assert (await client.get(problem["job"])).json()["state"] == "failed"
+    assert problem["detail"] == detail
+    assert problem["errors"] == [{"field": "model", "message": detail}]
+    job = (await client.get(problem["job"])).json()
+    assert job["state"] == "failed"
+    assert job["failure"]["field"] == "model"
 
 
 async def test_every_format_by_suffix_and_by_accept(client: httpx.AsyncClient, stored: str) -> None:

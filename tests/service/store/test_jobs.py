@@ -32,7 +32,7 @@ def result(number: int = 1, body: bytes = b'{"a": 1}') -> Outcome:
     return Outcome(name(number), body, b"{}", b'{"model": "preset:gpt2"}')
 
 
-FAILURE = Failure(code="out_of_memory", detail="no", retryable=False)
+FAILURE = Failure(code="out_of_memory", detail="no", retryable=False, field="sequence_length")
 
 
 @pytest.fixture

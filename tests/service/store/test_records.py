@@ -66,6 +66,9 @@ def test_the_estimate_of_a_running_job(fields: dict[str, str], seconds: float | 
 def test_a_failure_carries_its_code_and_an_unknown_code_is_passed_on() -> None:
     known = job_from_view(JOB, view(state="failed", code="too_long", detail="d", retryable="0"))
     assert known.failure == Failure(code="too_long", detail="d", retryable=False)
+    named = job_from_view(JOB, view(state="failed", code="too_long", retryable="0", field="needle"))
+    assert named.failure is not None
+    assert named.failure.field == "needle"
     newer = job_from_view(JOB, view(state="failed", code="of_tomorrow", retryable="1"))
     assert newer.failure == Failure(code="of_tomorrow", detail="", retryable=True)
 
