@@ -56,7 +56,7 @@ REFUSED = {
     "[1]": "number 1: expected {",
     "[]": "Chunks: none given",
     '{"model": "gpt2", "chunks": []}': "paste the list of chunks alone",
-    '{"relevance": 1, "tokens": 1, "id": "a"}\n\n{"tokens": -1}': "Chunks: line 3: tokens: Input should",
+    '{"relevance": 1, "tokens": 1, "id": "a"}\n\n{"tokens": -1}': "line 3: tokens: Input",
     '[{"id": "a", "tokens": 10, "score": 0.9}]': "did you mean `relevance`?",
     'a, 10, 0.9\n"b" c, 10, 0.9': "line 2: something follows a closing quotation mark",
 }

@@ -78,7 +78,7 @@ def test_a_running_job_shows_progress_and_can_be_cancelled(
     measure(page, documents=ENDLESS)
     job = page.locator("#jobs article").first
     page.wait_for_function(
-        "() => document.querySelector('#jobs progress').value > 0", timeout=WAIT_MS, polling=50
+        "() => document.querySelector('#jobs progress')?.value > 0", timeout=WAIT_MS, polling=50
     )
     expect(job.locator("strong")).to_have_text("local:tiny, 64 tokens: running")
     button = page.get_by_role("button", name="Cancel")

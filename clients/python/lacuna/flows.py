@@ -147,8 +147,8 @@ def _chunk(at: int, given: object) -> Json:
     if isinstance(given, Mapping):
         return dict(given)
     raise LacunaError(
-        f"chunks[{at}] is of type {type(given).__name__}: give a Chunk, or a mapping with id, tokens (or "
-        "text) and relevance"
+        f"chunks[{at}] is of type {type(given).__name__}: give a Chunk, or a mapping with id, "
+        "tokens (or text) and relevance"
     )
 
 
