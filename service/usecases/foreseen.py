@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.contract.errors import DocumentsUnusable, InvalidRequest, TooLong
+from service.contract.errors import DocumentsUnusable, InvalidRequest, ModelNotFound, TooLong
 from service.contract.profile_requests import ProfileRequest
 from service.usecases import catalogue
 
@@ -14,12 +14,30 @@ def check(request: ProfileRequest) -> None:
         request: validated.
 
     Raises:
+        ModelNotFound: no preset or demo of that name, or a revision of what has none.
         TooLong: more tokens than the model takes.
         DocumentsUnusable: texts, or facts to retrieve, for a model without a tokenizer.
         InvalidRequest: a continuation for such a model.
     """
+    _check_name(request)
     _check_length(request)
     _check_tokenizer(request)
+
+
+def _check_name(request: ProfileRequest) -> None:
+    kind, colon, name = request.model.partition(":")
+    if not colon:
+        return
+    if request.revision is not None:
+        raise ModelNotFound(
+            f"`revision`: {request.model} has no revisions; leave it out", field="revision"
+        )
+    demos = [demo.partition(":")[2] for demo in catalogue.DEMO]
+    names = {"preset": list(catalogue.PRESETS), "demo": demos}.get(kind)
+    if names is not None and catalogue.known(request.model) is None:
+        raise ModelNotFound(
+            f"`model`: no {kind} is named {name}; there is {', '.join(names)}", field="model"
+        )
 
 
 def _check_length(request: ProfileRequest) -> None:

@@ -4,7 +4,13 @@ from typing import Any
 
 import pytest
 
-from service.contract.errors import DocumentsUnusable, InvalidRequest, LacunaError, TooLong
+from service.contract.errors import (
+    DocumentsUnusable,
+    InvalidRequest,
+    LacunaError,
+    ModelNotFound,
+    TooLong,
+)
 from service.contract.profile_requests import ProfileRequest
 from service.usecases.foreseen import check
 
@@ -44,6 +50,31 @@ def test_more_tokens_than_the_model_takes_are_refused(model: str, weights: str, 
 )
 def test_where_no_limit_is_known_none_is_set(fields: dict[str, Any]) -> None:
     check(request(**fields, sequence_length=131_072))
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "words"),
+    [
+        (
+            {"model": "preset:gpt-2", "weights": "random"},
+            "model",
+            "no preset is named gpt-2; .*gpt2",
+        ),
+        ({"model": "demo:smollm"}, "model", "no demo is named smollm; there is smollm2-135m-ins"),
+        ({"model": DEMO, "revision": "main"}, "revision", "has no revisions"),
+        ({"model": "local:tiny", "revision": "main"}, "revision", "has no revisions"),
+    ],
+)
+def test_names_that_nobody_has_are_refused(fields: dict[str, Any], field: str, words: str) -> None:
+    with pytest.raises(ModelNotFound, match=words) as refusal:
+        check(request(**fields))
+    assert refusal.value.field == field
+
+
+def test_names_that_a_worker_may_have_are_not() -> None:
+    check(request("preset:GPT2", weights="random"))
+    check(request("local:anything"))
+    check(request("somebody/gpt5", revision="main"))
 
 
 TEXTS = {"source": "inline", "texts": ["a text"]}
