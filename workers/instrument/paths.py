@@ -47,8 +47,8 @@ def share_from(model: PreTrainedModel, ids: Tensor, read: slice, asked: slice) -
         handle.remove()
     if found.shape[:-1] != ids.shape:
         raise ModelUnsupported(
-            f"The model embeds other tokens than the {ids.shape[1]} it is given: a tensor of shape "
-            f"{list(found.shape)}"
+            f"The model does not embed the tokens it is given, one vector each: token ids of shape "
+            f"{list(ids.shape)} become a tensor of shape {list(found.shape)}."
         )
     sizes = found.float().abs()
     return float(sizes[:, asked].max() / sizes.max().clamp_min(1e-30))
