@@ -24,6 +24,9 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 Rule = Literal["as_given", "shifted", "inverted"]
 
+_EXACT_TOKENS = 16_384
+_PARTS = 4_096
+
 
 def respond(
     request: PlacementRequest,
@@ -36,8 +39,7 @@ def respond(
 ) -> PlacementResponse:
     """The whole answer for a solved problem; `ids` are the names of its chunks."""
     order = solution.order
-    density = np.diff(problem.cumulative[: length + 1])
-    zone = zone_of(density, request.dead_zone_threshold) if length else None
+    zone = _dead_zone(problem.cumulative[: length + 1], request.dead_zone_threshold)
     placed = _placed(problem, order, ids, zone, length)
     relevance = problem.relevance[order]
     visibility = problem.visibilities(order)
@@ -95,6 +97,29 @@ def _placed(
             )
         )
     return placed
+
+
+def _dead_zone(cumulative: F64, threshold: float) -> DeadZone | None:
+    """The dead zone at the prompt's own length.
+
+    Beyond 16,384 tokens the prompt is read in 4,096 parts of equal width (a fraction of a token
+    wherever it falls), so that an end may lie one part further in.
+    """
+    length = cumulative.size - 1
+    if length < 1:
+        return None
+    if length <= _EXACT_TOKENS:
+        return zone_of(np.diff(cumulative), threshold)
+    edges = np.linspace(0, length, _PARTS + 1)
+    mass = np.diff(np.interp(edges, np.arange(length + 1.0), cumulative))
+    zone = zone_of(np.maximum(mass, 0.0), threshold)
+    if zone is None:
+        return None
+    start, end = int(np.ceil(edges[zone.start])), int(edges[zone.end])
+    argmin = min(max(int(edges[zone.argmin]), start), end - 1)
+    fraction = (end - start) / length
+    update = {"start": start, "end": end, "argmin": argmin, "fraction": fraction}
+    return zone.model_copy(update=update)
 
 
 def _gains(problem: placement.Problem, value: float) -> Gain:
