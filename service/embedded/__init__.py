@@ -96,6 +96,8 @@ class EmbeddedServer:
             if not self._ended():  # somebody else was faster
                 return False
             (self.data_dir / LEFT).unlink(missing_ok=True)
+            if self._process is not None:
+                server.stop(self._process)  # it let go of its data, but may not be reaped yet
             self._process = server.start(self.data_dir, self._fsync)
         return True
 
