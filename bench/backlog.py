@@ -19,10 +19,10 @@ from pathlib import Path
 
 from gateway import KEY, gateway, running
 
-from service import embedded
+from service.local import store as embedded
 from service.store.claims import ClaimStore, Outcome
 from service.store.connection import connect, connect_async
-from service.store.jobs import JobStore
+from service.store.queue import JobStore
 
 JOBS, CLIENTS = 10_000, 100
 SECONDS = 20.0

@@ -28,8 +28,8 @@ from typing import Any
 import httpx
 import psutil
 
-from service import embedded
-from service.contract.models import WorkerModels
+from lacuna.contract.models import WorkerModels
+from service.local import store as embedded
 from service.store.claims import ClaimStore, Outcome
 from service.store.connection import connect
 
@@ -179,7 +179,9 @@ def gateway(url: str) -> Server:
         "LACUNA_PORT": str(port),
         "LACUNA_LOG_LEVEL": "warning",
     }
-    return Server("gateway", [sys.executable, "-m", "service.cli", "gateway"], port, environment)
+    return Server(
+        "gateway", [sys.executable, "-m", "service.terminal", "gateway"], port, environment
+    )
 
 
 def bare(document: Path) -> Server:

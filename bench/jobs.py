@@ -16,10 +16,10 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from service import embedded
+from service.local import store
 from service.store.claims import ClaimStore, Outcome
 from service.store.connection import connect, connect_async
-from service.store.jobs import JobStore
+from service.store.queue import JobStore
 
 WAITING = 10_000
 REPEATS = 1_000
@@ -117,7 +117,7 @@ def end_all(claims: ClaimStore) -> None:
 async def main() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="lacuna-") as folder,
-        embedded.ensure(Path(folder)) as s,
+        store.ensure(Path(folder)) as s,
     ):
         client = connect_async(s.url)
         jobs = JobStore(client, max_queued=WAITING)

@@ -28,15 +28,14 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from service.contract.profile_requests import Documents, ProfileRequest
+from lacuna.contract.profile_requests import Documents, ProfileRequest
 from service.settings import Settings
 from workers import documents
+from workers.attention.kernels import KernelTap, detail_that_fits
 from workers.documents import DocumentSet
+from workers.influence import influence, mixing
+from workers.influence.mixing import MixingTap, Tap
 from workers.instrument.inspection import Instrumentation, inspect
-from workers.measure import influence, taps
-from workers.measure.kernels import KernelTap, detail_that_fits
-from workers.measure.mixing import MixingTap
-from workers.measure.taps import Tap
 from workers.models.loading import LoadedModel, LoadOptions, load
 
 MODEL = "demo:smollm2-135m-instruct"
@@ -69,11 +68,11 @@ def two_passes(loaded: LoadedModel, found: Instrumentation, texts: DocumentSet) 
         MixingTap(loaded.model, found.sites),
         KernelTap(loaded.model, found, "per_head"),
     ]
-    with taps.opened(both), torch.no_grad():
+    with mixing.opened(both), torch.no_grad():
         for row in torch.split(texts.ids, BATCH):
-            taps.start(both, row)
+            mixing.start(both, row)
             loaded.model(input_ids=row, logits_to_keep=1, use_cache=False)
-            taps.end(both)
+            mixing.end(both)
 
 
 def authors_procedure(loaded: LoadedModel, ids: Tensor) -> None:
@@ -134,7 +133,7 @@ def activations(layers: Any) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
 
 def captum_saliency(loaded: LoadedModel, ids: Tensor) -> Contender | None:
     try:
-        from captum.attr import Saliency  # noqa: PLC0415
+        from captum.attr import Saliency
     except ImportError:
         return None
 
@@ -153,7 +152,7 @@ def captum_saliency(loaded: LoadedModel, ids: Tensor) -> Contender | None:
 
 def inseq_saliency(loaded: LoadedModel, ids: Tensor) -> Contender | None:
     try:
-        import inseq  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415
+        import inseq  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         return None
     wrapped = inseq.load_model(loaded.model, "saliency", tokenizer=loaded.tokenizer)
@@ -184,7 +183,7 @@ def contenders(loaded: LoadedModel, texts: DocumentSet) -> dict[str, Contender]:
                 watching.append(KernelTap(loaded.model, found, "per_head"))
             if "mean kernels" in kinds:
                 watching.append(KernelTap(loaded.model, found, "mean"))
-            influence.measure(loaded, texts, batch_size=BATCH, taps=watching)
+            influence.measure(loaded, texts, batch_size=BATCH, mixing=watching)
 
         return contend
 
@@ -254,7 +253,7 @@ def peak_memory(length: int) -> None:
     watching: list[Tap] = [MixingTap(loaded.model, found.sites)]
     watching.append(KernelTap(loaded.model, found, detail))
     start = time.process_time()
-    influence.measure(loaded, texts, batch_size=1, taps=watching)
+    influence.measure(loaded, texts, batch_size=1, mixing=watching)
     seconds = time.process_time() - start
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     grown, per_token = (after - before) / 1e6, (after - before) / length

@@ -13,12 +13,13 @@ import argparse
 import numpy as np
 import torch
 
-from service.contract.profile_requests import Documents, ProfileRequest
+from lacuna.contract.profile_requests import Documents, ProfileRequest
+from lacuna.theory import agreement
 from service.settings import Settings
-from service.theory import aggregate, agreement
 from workers import documents
-from workers.measure import influence, needle
+from workers.influence import influence
 from workers.models.loading import LoadOptions, load
+from workers.recall import needle
 
 
 def main() -> None:
@@ -37,8 +38,8 @@ def main() -> None:
     at = found.positions.astype(int)
     print(f"{loaded.id}, {given.length} tokens, {len(texts.ids)} documents, {found.facts} facts")
     curves = {
-        "mean of norms": aggregate.mean_of_norms(norms),
-        "per document": aggregate.per_document(norms),
+        "mean of norms": agreement.mean_of_norms(norms),
+        "per document": agreement.per_document(norms),
     }
     densities = {name: found.density(curve) for name, curve in curves.items()}
     print(f"{'position':>9}{'log p':>9}{'low':>9}{'high':>9}" + "".join(f"{n:>16}" for n in curves))

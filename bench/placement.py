@@ -25,19 +25,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from service.contract.placements import PlacementRequest
-from service.contract.profile_requests import Documents, ProfileRequest
+from lacuna.contract.placements import PlacementRequest
+from lacuna.contract.profile_requests import Documents, ProfileRequest
+from lacuna.placement.curve import PlacementCurve
+from lacuna.theory import agreement
+from service.answers.placements import place
 from service.settings import Settings
-from service.theory import aggregate, agreement
-from service.usecases.placement_curves import PlacementCurve
-from service.usecases.placements import place
 from workers import documents
-from workers.documents import builtin
+from workers.documents import corpus
 from workers.documents.tokens import encode, policy
-from workers.measure import influence, needle
+from workers.influence import influence
 from workers.models import loading
-from workers.models.loaded import LoadedModel
-from workers.models.options import LoadOptions
+from workers.models.loaded import LoadedModel, LoadOptions
+from workers.recall import needle
 
 BASE = "most relevant first"
 KEYS = ("blue", "green", "heavy", "quiet", "round", "small", "tall", "young")
@@ -133,7 +133,7 @@ def measured(
     texts = documents.build(Documents(count=options.documents), loaded, length, 0)
     say(f"influence of {options.documents} documents of {length} tokens")
     norms = influence.measure(loaded, texts).norms
-    mean = aggregate.mean_of_norms(norms)
+    mean = agreement.mean_of_norms(norms)
     say(f"recall of {options.facts} facts at {options.depths} depths")
     curve = needle.measure(loaded, length, depths=options.depths, facts=options.facts, seed=11)
     at = (np.arange(length) + 0.5) / length
@@ -259,7 +259,7 @@ def main() -> None:
     loaded = loading.load(
         ProfileRequest(model=options.model), LoadOptions.from_settings(Settings())
     )
-    filler = encode(loaded.tokenizer, builtin.text()[-200_000:])
+    filler = encode(loaded.tokenizer, corpus.builtin_text()[-200_000:])
     seeds = range(options.first, options.first + options.trials)
     trials = [draw(loaded, filler, options.chunks, seed) for seed in seeds]
     asked = round(np.mean([len(q) + len(v) for t in trials for q, v in t.questions]))

@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from service import embedded
-from service.contract.placements import PlacementRequest
-from service.usecases.placement_curves import of_density
-from service.usecases.placements import place
+from lacuna.contract.placements import PlacementRequest
+from lacuna.placement.curve import of_density
+from service.answers.placements import place
+from service.local import store as embedded
 
 CONNECTIONS = 4
 WARM_UP = 20
@@ -110,7 +110,7 @@ def start_gateway(store: str) -> tuple[subprocess.Popen[bytes], int]:
         "OMP_NUM_THREADS": "1",
     }
     gateway = subprocess.Popen(
-        [sys.executable, "-c", "from service.cli import main; main()", "gateway"],
+        [sys.executable, "-c", "from service.terminal import main; main()", "gateway"],
         env=environment,
     )
     os.sched_setaffinity(gateway.pid, {cores[0]})

@@ -19,18 +19,19 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, BloomConfig, PreTrainedConfig, Qwen2Config
 
-from service.contract.profile_requests import Objective, ProfileRequest
+from lacuna.contract.profile_requests import Objective, ProfileRequest
+from lacuna.theory import agreement
+from lacuna.theory.curve import F64
 from service.settings import Settings
-from service.theory import aggregate, agreement
-from service.theory.curve import F64
-from workers import predict
-from workers.documents import builtin
-from workers.documents.document_set import DocumentSet
+from workers.attention.kernels import KernelTap
+from workers.documents import corpus
+from workers.documents.build import DocumentSet
+from workers.influence import influence
+from workers.influence.mixing import MixingTap
 from workers.instrument import inspect
-from workers.measure import gains, influence
-from workers.measure.kernels import KernelTap
-from workers.measure.mixing import MixingTap
+from workers.job import predictions as predict
 from workers.models.loading import LoadedModel, LoadOptions, load
+from workers.second_moment import moments
 
 _AUTO: Any = AutoModelForCausalLM  # its class methods are half typed
 LENGTH = 256
@@ -74,7 +75,7 @@ def random_tokens(loaded: LoadedModel, count: int) -> DocumentSet:
 def topics(loaded: LoadedModel, count: int, draw: int) -> DocumentSet:
     """Draw number `draw` of `count` stretches of the text, spread evenly and disjoint."""
     assert loaded.tokenizer is not None
-    ids = loaded.tokenizer(builtin.text()).input_ids
+    ids = loaded.tokenizer(corpus.builtin_text()).input_ids
     pieces = [ids[i : i + LENGTH] for i in range(0, len(ids) - LENGTH + 1, LENGTH)]
     chosen = pieces[draw :: len(pieces) // count][:count]
     return DocumentSet(torch.tensor(chosen), leading_bos=False, source="inline")
@@ -88,7 +89,7 @@ def table(title: str, loaded: LoadedModel, texts: DocumentSet, objective: Object
         loaded, texts, objective=objective, probes=4, seed=SEED, taps=(mixing, attention)
     )
     started = time.process_time()
-    second = gains.predict(loaded.model, found, texts.ids, seed=SEED, documents=len(texts.ids))
+    second = moments.predict(loaded.model, found, texts.ids, seed=SEED, documents=len(texts.ids))
     seconds = (time.process_time() - started) / len(texts.ids)
     assert second.influence is not None, second.reason
     evidence = predict.Evidence(LENGTH, mixing.per_document.mean(0), attention.result())
@@ -97,8 +98,8 @@ def table(title: str, loaded: LoadedModel, texts: DocumentSet, objective: Object
         for name in ("attention_only", "residual", "residual_content", "measured_kernel")
     } | {"second_moment": second.influence}
     jacobian = objective == "jacobian"
-    whole = aggregate.root_mean_square if jacobian else aggregate.mean_of_norms
-    columns = {"rms" if jacobian else "mean": whole, "per document": aggregate.per_document}
+    whole = agreement.root_mean_square if jacobian else agreement.mean_of_norms
+    columns = {"rms" if jacobian else "mean": whole, "per document": agreement.per_document}
     print(f"\n{title}: {len(texts.ids)} documents, {objective}; "
           f"second moment {seconds:.1f} CPU s per document")  # fmt: skip
     print(f"{'W1 / Spearman against':24s}" + "".join(f"{name:>20s}" for name in columns))

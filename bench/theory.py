@@ -25,7 +25,7 @@ os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS
 
 import numpy as np
 
-from service.theory import kernels, rollout
+from lacuna.theory import kernels, rollout
 
 TARGETS = {(256, 70, 112): 300.0, (2_048, 32, 32): 3_000.0}
 CUMSUM_TARGET = 2.5

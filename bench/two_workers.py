@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from service.local import Stack
+from service.local.stack import Stack
 from service.settings import Settings
 
 JOBS = 8

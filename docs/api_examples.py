@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from service.local import Stack
+from service.local.stack import Stack
 from service.settings import Settings
 
 FOLDER = Path(__file__).parents[1] / "openapi" / "examples"

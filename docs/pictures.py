@@ -20,8 +20,8 @@ import httpx
 from PIL import Image
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
-from service import embedded
-from service.local import Stack
+from service.local import store as embedded
+from service.local.stack import Stack
 from service.settings import Settings
 
 IMAGES = Path(__file__).parent / "images"

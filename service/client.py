@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from service.contract.jobs import Job
+from lacuna.contract.jobs import Job
 
 _POLL_SECONDS = 0.3
 _LONGEST_PAUSE = 30.0

@@ -1,7 +1,7 @@
 """All settings of all processes, in one frozen class.
 
 Every field is an environment variable with the prefix `LACUNA_`. Settings are built only in the
-roots (`service.cli`, `service.api.app.create_app`'s factory, `workers.__main__`) and handed down.
+roots (`service.terminal`, `service.gateway.app.create_app`'s factory, `workers.__main__`) and handed down.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Settings(BaseSettings):
     max_queued: int = Field(default=10_000, ge=1)
     """Waiting jobs beyond which a new one is refused with 429."""
     max_cost: float = Field(default=1e14, gt=0)
-    """Bound on a request's multiply-adds (`service.contract.cost`) while CPU workers alone live,
+    """Bound on a request's multiply-adds (`lacuna.contract.profile_requests`) while CPU workers alone live,
     checked before queueing. The default is about an hour and a half of one core."""
     max_cost_gpu: float = Field(default=2e17, gt=0)
     """The same while a GPU worker lives: requests then go to the GPU queue."""

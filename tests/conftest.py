@@ -15,8 +15,8 @@ import pytest
 import redis
 import redis.asyncio
 
-from service import embedded
-from service.contract.profile_requests import ProfileRequest
+from lacuna.contract.profile_requests import ProfileRequest
+from service.local import store
 from service.store.connection import connect, connect_async
 
 
@@ -29,16 +29,16 @@ def short_dir() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def store_server() -> Iterator[embedded.EmbeddedServer]:
+def store_server() -> Iterator[store.EmbeddedServer]:
     """One embedded store for the whole session (and for each xdist worker its own)."""
     path = Path(tempfile.mkdtemp(prefix="lacuna-"))
-    with embedded.ensure(path) as server:
+    with store.ensure(path) as server:
         yield server
     shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture
-def redis_url(store_server: embedded.EmbeddedServer) -> Iterator[str]:
+def redis_url(store_server: store.EmbeddedServer) -> Iterator[str]:
     """Address of an empty store."""
     client = redis.Redis.from_url(store_server.url)
     client.flushall()

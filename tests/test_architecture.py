@@ -14,41 +14,41 @@ ROOT = Path(__file__).parent.parent
 
 # Floor -> what of ours it may import. The first matching prefix counts.
 TABLE: dict[str, set[str]] = {
-    "service.theory": {"service.theory"},
-    "service.contract": {"service.contract"},
-    "service.store": {"service.store", "service.contract"},
-    "service.render": {"service.render", "service.contract"},
-    "service.usecases": {
-        "service.usecases",
-        "service.contract",
-        "service.theory",
+    "lacuna.theory": {"lacuna.theory"},
+    "lacuna.contract": {"lacuna.contract"},
+    "service.store": {"service.store", "lacuna.contract"},
+    "lacuna.pictures": {"lacuna.pictures", "lacuna.contract"},
+    "service.answers": {
+        "service.answers",
+        "lacuna.contract",
+        "lacuna.theory",
         "service.store",
     },
-    "service.api": {
-        "service.api",
-        "service.usecases",
-        "service.contract",
+    "service.gateway": {
+        "service.gateway",
+        "service.answers",
+        "lacuna.contract",
         "service.store",
-        "service.render",
+        "lacuna.pictures",
         "service.settings",
         "service.logs",
     },
     "service.settings": set(),
     "service.logs": {"service.settings"},
-    "service.embedded": {"service.embedded", "service.contract"},
-    "service.client": {"service.contract"},
-    "service.report": {"service.report", "service.contract", "service.render"},
+    "service.local.store": {"service.local.store", "lacuna.contract"},
+    "service.client": {"lacuna.contract"},
+    "service.report": {"service.report", "lacuna.contract", "lacuna.pictures"},
     "workers": {
         "workers",
-        "service.theory",
-        "service.contract",
+        "lacuna.theory",
+        "lacuna.contract",
         "service.store",
         "service.settings",
         "service.logs",
     },
 }
 # The roots put the floors together; whoever imports them would climb down from the attic.
-ROOTS = {"service.cli", "service.local", "workers.__main__"}
+ROOTS = {"service.terminal", "service.local.stack", "workers.__main__"}
 THIRD_PARTY_OF_THEORY = {"numpy", "scipy"}
 HEAVY = {"torch", "transformers"}
 LIGHT_WORKERS = {"workers.loop", "workers.lease", "workers.faults"}
@@ -96,14 +96,14 @@ def test_a_module_imports_only_floors_below_it(module: str) -> None:
     for name in imports(MODULES[module]):
         if not ours(name) or name in {"service", "workers"}:
             continue
-        # `from service.theory import shape` names a module, `from x import f` a member of x.
+        # `from lacuna.theory import shape` names a module, `from x import f` a member of x.
         target = name if name in known else name.rpartition(".")[0]
         assert target in {"service", "workers"} or below(target, TABLE[floor]), (
             f"{module} imports {name}"
         )
 
 
-@pytest.mark.parametrize("module", [m for m in sorted(MODULES) if below(m, {"service.theory"})])
+@pytest.mark.parametrize("module", [m for m in sorted(MODULES) if below(m, {"lacuna.theory"})])
 def test_theory_needs_numpy_and_scipy_alone(module: str) -> None:
     outside = {
         name.split(".")[0]
@@ -119,7 +119,7 @@ def test_the_worker_loop_loads_without_torch(module: str) -> None:
 
 
 def test_the_gateway_loads_neither_torch_nor_transformers() -> None:
-    assert loaded_by("service.api.app").isdisjoint(HEAVY)
+    assert loaded_by("service.gateway.app").isdisjoint(HEAVY)
 
 
 def loaded_by(module: str) -> set[str]:

@@ -24,11 +24,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from service.local import Stack
+from service.local.stack import Stack
 from service.settings import Settings
 
 ROOT = Path(__file__).parents[1]
-CLIENT = ROOT / "clients" / "python" / "README.md"
+CLIENT = ROOT / "lacuna" / "README.md"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), CLIENT]
 ADAPTERS = Path(sys.prefix) / "adapters" / "bin" / "python"
 """Python with the libraries that the client adapts to, which `make test-all` installs."""
@@ -87,7 +87,7 @@ def run(block: Block, folder: Path, stack: Stack | SimpleNamespace) -> None:
     # Variables of one block are there in the next, as in a reader's shell.
     shell = f"set -a; [ ! -f .state ] || . ./.state\nset -e\n{code}\nexport -p > .state\n"
     command = python if block.language == "python" else ["bash", "-o", "pipefail", "-c", shell]
-    places = [str(ROOT), str(ROOT / "clients" / "python")]
+    places = [str(ROOT)]
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",

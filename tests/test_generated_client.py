@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from service.local import Stack
+from service.local.stack import Stack
 from service.settings import Settings
 
 pytest.importorskip("openapi_python_client", reason="openapi-python-client is not installed")

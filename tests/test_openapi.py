@@ -10,9 +10,9 @@ import jsonschema
 import pytest
 from openapi_spec_validator import validate
 
-from service.api import openapi
-from service.api.app import create_app
-from service.contract.profile_requests import METHOD_VERSION
+from lacuna.contract.profile_requests import METHOD_VERSION
+from service.gateway import openapi
+from service.gateway.app import create_app
 from service.settings import Settings
 
 ROOT = Path(__file__).parent.parent
@@ -32,7 +32,7 @@ def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def test_the_stored_document_is_up_to_date() -> None:
     fresh = openapi.text(create_app(Settings()))
-    assert fresh == STORED.read_text(), "run `python -m service.api.openapi`"
+    assert fresh == STORED.read_text(), "run `python -m service.gateway.openapi`"
 
 
 def test_the_document_is_valid(document: dict[str, Any]) -> None:

@@ -21,11 +21,10 @@ from service.settings import Settings
 from service.store.claims import ClaimStore
 from service.store.connection import connect, durability_problem, is_outage, policy_problem
 from service.store.keys import QueueName
-from service.store.profiles import StoredProfile, read_profile
-from service.store.tokenizers import publish_tokenizer
+from service.store.profiles import StoredProfile, publish_tokenizer, read_profile
 from workers.faults import EXIT_CONFIG, EXIT_DEVICE, Misconfigured
 from workers.loop import Handler, Worker
-from workers.pending import PendingResults
+from workers.results import PendingResults
 
 log = logging.getLogger("workers")
 
@@ -103,7 +102,7 @@ def _profile_handler(settings: Settings) -> Handler:
     # cuBLAS is only deterministic with workspaces of a fixed size, and reads this once.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # Loads torch, which takes seconds: not before the settings are known to be good.
-    from workers.profile_job import ProfileHandler  # noqa: PLC0415
+    from workers.job import ProfileHandler
 
     client = connect(settings.store_url)
 

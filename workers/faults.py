@@ -16,15 +16,15 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from service.contract.errors import (
+from lacuna.contract.errors import (
     InternalError,
     InvalidRequest,
     LacunaError,
     ModelError,
     OutOfMemory,
 )
-from service.contract.jobs import Failure
-from service.contract.profile_requests import ProfileRequest
+from lacuna.contract.jobs import Failure
+from lacuna.contract.profile_requests import ProfileRequest
 
 EXIT_CONFIG: Final = 78
 """Exit status: the settings or the store do not allow this worker to start."""

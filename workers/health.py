@@ -10,10 +10,10 @@ import asyncio
 import socket
 import sys
 
-from service.contract.errors import StoreUnavailable
+from lacuna.contract.errors import StoreUnavailable
 from service.settings import Settings
 from service.store.connection import connect_async
-from service.store.registry import names
+from service.store.fleet import names
 
 
 async def alive(store_url: str, host: str) -> bool:

@@ -22,10 +22,10 @@ from typing import Protocol
 
 import redis
 
+from lacuna.contract.jobs import Failure
+from lacuna.contract.models import WorkerModels
+from lacuna.contract.profile_requests import ProfileRequest
 from service import logs
-from service.contract.jobs import Failure
-from service.contract.models import WorkerModels
-from service.contract.profile_requests import ProfileRequest
 from service.store.claims import Claim, ClaimStore, Outcome
 from service.store.connection import is_outage
 from workers.faults import Fatal, classify, clean_up
@@ -39,8 +39,7 @@ from workers.lease import (
     LeaseLost,
     Shutdown,
 )
-from workers.pending import PendingResults
-from workers.results import Results
+from workers.results import PendingResults, Results
 
 __all__ = ["Cancelled", "Facts", "GiveBack", "Handler", "Interruption", "JobContext", "LeaseLost",
            "Outcome", "Worker"]  # fmt: skip

@@ -1,19 +1,129 @@
-"""How a job's end reaches the store: now, or from disk when the store is back."""
+"""Results that could not be recorded yet, on disk until the store takes them.
+
+How a job's end reaches the store: now, or from disk when the store is back.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import redis
 
 from service.store.claims import Claim, ClaimStore, Outcome, Settled
 from service.store.connection import is_outage
 from workers.lease import Shutdown
-from workers.pending import PendingResult, PendingResults
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PendingResult:
+    """A result with the lease under which it was made, and the file that holds it."""
+
+    claim: Claim
+    outcome: Outcome
+    path: Path
+
+
+class PendingResults:
+    """A folder of results that wait for the store.
+
+    Any worker may send any of them: recording is fenced and idempotent, so it does no harm when
+    two do.
+
+    Args:
+        folder: created on the first use, readable by this user alone.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        # By this process alone: another may be allowed what this one is not.
+        self._passed_over: set[Path] = set()
+
+    def keep(self, claim: Claim, outcome: Outcome) -> PendingResult:
+        """Write a result so that it survives this process and this machine's power."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = self._folder / f"{claim.job_id}-{claim.token.rpartition('/')[2]}.json"
+        document = {
+            "claim": {"job_id": claim.job_id, "token": claim.token, "attempt": claim.attempt},
+            "outcome": {
+                key: value.decode() if isinstance(value, bytes) else value
+                for key, value in asdict(outcome).items()
+            },
+        }
+        partial = path.with_suffix(".partial")
+        with open(partial, "w", encoding="utf-8", opener=_private) as file:
+            json.dump(document, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        return PendingResult(claim, outcome, path)
+
+    def drop(self, result: PendingResult) -> None:
+        """The store has it."""
+        try:
+            result.path.unlink(missing_ok=True)
+        except OSError:
+            log.exception("a result that was sent cannot be removed", extra=_of(result.path))
+            self._passed_over.add(result.path)
+
+    def set_aside(self, path: Path) -> None:
+        """Never offer this file again: it cannot be read, or not be sent. Call it in a handler."""
+        log.exception("a kept result is set aside", extra=_of(path))
+        self._passed_over.add(path)
+        with contextlib.suppress(OSError):
+            path.replace(path.with_suffix(".unreadable"))
+
+    def __iter__(self) -> Iterator[PendingResult]:
+        for path in self._paths():
+            if path in self._passed_over:
+                continue
+            try:
+                result = _read(path)
+            except FileNotFoundError:
+                continue  # another worker was faster
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+                self.set_aside(path)
+            else:
+                yield result
+
+    def _paths(self) -> list[Path]:
+        try:
+            return sorted(self._folder.glob("*.json"))
+        except OSError:
+            if self._folder not in self._passed_over:
+                log.exception("kept results cannot be looked for", extra=_of(self._folder))
+                self._passed_over.add(self._folder)
+            return []
+
+
+def _of(path: Path) -> dict[str, str]:
+    return {"path": str(path)}
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, mode=0o600)
+
+
+def _read(path: Path) -> PendingResult:
+    document = json.loads(path.read_text(encoding="utf-8"))
+    claim, outcome = document["claim"], document["outcome"]
+    parts = {name: outcome[name].encode() for name in ("body", "envelope", "summary")}
+    found = PendingResult(
+        Claim(str(claim["job_id"]), str(claim["token"]), b"", int(claim["attempt"]), ""),
+        Outcome(profile_id=str(outcome["profile_id"]), **parts),
+        path,
+    )
+    _ = found.outcome.model  # it will be asked for
+    return found
+
 
 RECORD_SECONDS = 300.0
 """How long a worker stands by a result that cannot be recorded; then it waits on disk alone."""

@@ -3,24 +3,26 @@
 Every call but `claim` carries the lease's token, and does nothing when the lease has gone to
 another worker meanwhile. Calls raise redis-py's errors; `connection.is_outage` tells outages from
 mistakes.
+
+What sweeps of the queue did, job by job: who swept is the only one who can tell.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import redis
 from redis.commands.core import Script
 
-from service.contract.jobs import Failure
-from service.contract.models import WorkerModels
-from service.store import keys, sweeps
-from service.store.connection import BLOCK_SECONDS
-from service.store.scripts import ROUTE, ScriptName, source
+from lacuna.contract.jobs import Failure
+from lacuna.contract.models import WorkerModels
+from service.store import keys
+from service.store.connection import BLOCK_SECONDS, ROUTE, ScriptName, source
 
 Beat = Literal["ok", "cancel", "lost"]
 Settled = Literal["ok", "lost", "again"]
@@ -174,7 +176,7 @@ class ClaimStore:
         Call it only when this process saw no outage for one lease and the server is up for one
         lease (`uptime`): otherwise an outage makes every running job run twice.
         """
-        return sweeps.expired(self._run("expire", self._max_attempts, self._keep))
+        return log_expired(self._run("expire", self._max_attempts, self._keep))
 
     def forget_history(self) -> bool:
         """Have the append-only file written anew if it still holds callers' own texts.
@@ -211,7 +213,7 @@ class ClaimStore:
         while True:
             cursor, found = self.client.scan(cursor, match=f"{keys.JOB}*", count=500)
             ids = [key.decode().removeprefix(keys.JOB) for key in cast("list[bytes]", found)]
-            mended += sweeps.mended(self._run("mend", *ids))
+            mended += log_mended(self._run("mend", *ids))
             if cursor == 0:
                 return mended
 
@@ -223,3 +225,43 @@ class ClaimStore:
     def farewell(self) -> None:
         """Tell the gateways that this worker is gone."""
         self._run("worker_beat", self.name, 0, "", *self.queues)
+
+
+log = logging.getLogger(__name__)
+
+_FATE: Final = {
+    "failed": (logging.ERROR, "a job failed: every worker that took it was lost"),
+    "queued": (logging.WARNING, "a worker was lost: its job waits again"),
+    "cancelled": (logging.INFO, "a worker was lost: its job had been withdrawn"),
+}
+
+
+def log_expired(reply: Sequence[Sequence[bytes]]) -> int:
+    """Log every job whose lease had run out, under its own id and that of its request.
+
+    Args:
+        reply: the answer of expire.lua.
+
+    Returns:
+        How many there were.
+    """
+    for row in reply:
+        fate, job_id, request_id, worker, attempts = (part.decode() for part in row)
+        level, message = _FATE[fate]
+        fields = {"job_id": job_id, "request_id": request_id, "worker": worker}
+        log.log(level, message, extra={**fields, "attempts": int(attempts)})
+    return len(reply)
+
+
+def log_mended(reply: Sequence[bytes]) -> int:
+    """Log every job that stood in no queue and was put back.
+
+    Args:
+        reply: the answer of mend.lua.
+
+    Returns:
+        How many there were.
+    """
+    for job_id in reply:
+        log.error("a job stood in no queue: it was put back", extra={"job_id": job_id.decode()})
+    return len(reply)

@@ -1,20 +1,31 @@
 """Connections to Redis, and the translation of its failures into ours.
 
 Nothing connects on construction: a client connects on its first command.
+
+The Lua scripts: every step of the queue that must be atomic, each one round trip.
+
+A script is the names of `keys`, then `scripts/common.lua`, then its own file. It is sent once and
+called by digest afterwards; redis-py sends it again to a server that has forgotten it.
+
+Ending tasks that talk to Redis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from functools import cache
+from importlib import resources
+from typing import Any, Final, Literal
 
 import redis
 import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from service.contract.errors import StoreUnavailable
+from lacuna.contract.errors import StoreUnavailable
+from service.store import keys
 
 BLOCK_SECONDS = 2.0
 """How long an idle worker blocks on its queue; the worker's socket timeout is far above."""
@@ -129,3 +140,38 @@ def crowded(info: Mapping[str, Any]) -> bool:
     """
     used = int(info["used_memory"]) - int(info.get("mem_not_counted_for_evict", 0))
     return 0 < int(info["maxmemory"]) * CROWDED <= used
+
+
+ScriptName = Literal[
+    "submit", "view", "cancel", "claim", "beat", "finish", "release", "expire", "mend",
+    "profile_delete", "profile_evict", "profile_pin", "worker_beat",
+]  # fmt: skip
+
+ROUTE: Final = [keys.STATS]
+"""The one key that is declared: any key of ours leads a cluster client to the right node."""
+
+
+@cache
+def source(name: ScriptName) -> str:
+    """The full text of a script."""
+    folder = resources.files("service.store") / "scripts"
+    common = (folder / "common.lua").read_text(encoding="utf-8")
+    return keys.lua_header() + common + (folder / f"{name}.lua").read_text(encoding="utf-8")
+
+
+_PATIENCE: Final = 0.1
+
+
+async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks until they are done, whatever they end in.
+
+    Once is not enough: redis-py may swallow a cancellation while it connects.
+    """
+    known = set(tasks)
+    while pending := {task for task in known if not task.done()}:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=_PATIENCE)
+    for task in known:
+        if not task.cancelled():
+            task.exception()  # else it would be reported as never retrieved

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 import redis
 import redis.asyncio
 
-from service.contract.errors import StoreUnavailable
-from service.contract.jobs import TERMINAL, Job
+from lacuna.contract.errors import StoreUnavailable
+from lacuna.contract.jobs import TERMINAL, Job
 from service.store import keys
-from service.store.cancelling import end
-from service.store.connection import is_outage
+from service.store.connection import end, is_outage
 
 RECONNECT_SECONDS = 0.5
 SILENCE_SECONDS = 5.0

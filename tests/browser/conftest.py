@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from service.local import Stack
+from service.local.stack import Stack
 from service.settings import Settings
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from service.local import Stack
+from service.local.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
-from playwright.sync_api import Page, expect  # noqa: E402
+from playwright.sync_api import Page, expect
 
 OFF = {
     "model": "local:tiny", "sequence_length": 64, "documents": {"count": 1},

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from service.cli import chunks as command_line
-from service.local import Stack
+from service.local.stack import Stack
+from service.terminal import chunks as command_line
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
-from playwright.sync_api import Page, expect  # noqa: E402
+from playwright.sync_api import Page, expect
 
 READ = [
     "a, 10, 0.9\nb, 20, 0.5",

@@ -9,14 +9,14 @@ from typing import Any
 import httpx
 import pytest
 
-from service import embedded
-from service.local import Stack
+from service.local import store as embedded
+from service.local.stack import Stack
 from service.settings import Settings
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
-from playwright.sync_api import Page, expect  # noqa: E402
+from playwright.sync_api import Page, expect
 
 WAIT_MS = 30_000
 FIGURES = ("waiting", "running", "oldest", "profiles")

@@ -8,12 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
-from service.local import Stack
+from service.local.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
-from playwright.sync_api import Page, expect  # noqa: E402
+from playwright.sync_api import Page, expect
 
 KEY = "browser-test-key-0123456789"
 MAX_WEIGHT = 1_500_000

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import redis.asyncio
 
-from service import embedded
-from service.contract.jobs import TERMINAL, Job
-from service.contract.profile_requests import ProfileRequest
-from service.store.jobs import JobStore
+from lacuna.contract.jobs import TERMINAL, Job
+from lacuna.contract.profile_requests import ProfileRequest
+from service.local import store as embedded
+from service.store.queue import JobStore
 
 Submit = Callable[[ProfileRequest], Awaitable[str]]
 Until = Callable[..., Awaitable[Job]]

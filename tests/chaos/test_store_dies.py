@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 import redis.asyncio
 
-from service.contract.errors import StoreUnavailable
-from service.contract.jobs import Job
-from service.contract.profile_requests import ProfileRequest
-from service.store.jobs import JobStore
+from lacuna.contract.errors import StoreUnavailable
+from lacuna.contract.jobs import Job
+from lacuna.contract.profile_requests import ProfileRequest
 from service.store.profiles import ProfileStore
+from service.store.queue import JobStore
 
 if TYPE_CHECKING:
     from tests.chaos.conftest import Store

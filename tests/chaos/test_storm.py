@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 import redis.asyncio
 
-from service.contract.errors import StoreUnavailable
-from service.contract.jobs import TERMINAL, Job
-from service.contract.profile_requests import ProfileRequest
-from service.store.jobs import JobStore
-from service.store.metrics import metrics
+from lacuna.contract.errors import StoreUnavailable
+from lacuna.contract.jobs import TERMINAL, Job
+from lacuna.contract.profile_requests import ProfileRequest
+from service.store.fleet import metrics
 from service.store.profiles import ProfileStore
+from service.store.queue import JobStore
 
 if TYPE_CHECKING:
     from tests.chaos.conftest import Store

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 import redis.asyncio
 
-from service.contract.jobs import Job
-from service.contract.profile_requests import ProfileRequest
+from lacuna.contract.jobs import Job
+from lacuna.contract.profile_requests import ProfileRequest
 from service.store import keys
-from service.store.jobs import JobStore
 from service.store.profiles import ProfileStore
+from service.store.queue import JobStore
 from workers.faults import EXIT_DEVICE
 
 if TYPE_CHECKING:

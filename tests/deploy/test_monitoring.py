@@ -15,10 +15,10 @@ import redis.asyncio
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.api import model_metrics
-from service.api.metrics import Metrics
-from service.contract.profiles import ProfileSummary
-from service.store.metrics import metrics as store_metrics
+from lacuna.contract.profiles import ProfileSummary
+from service.gateway import metrics as model_metrics
+from service.gateway.metrics import Metrics
+from service.store.fleet import metrics as store_metrics
 
 promql_parser = pytest.importorskip("promql_parser", reason="promql-parser is not installed")
 

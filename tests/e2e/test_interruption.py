@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from service.client import Client
-from service.local import Stack
+from service.local.stack import Stack
 from service.settings import Settings
 
 LONG: dict[str, Any] = {

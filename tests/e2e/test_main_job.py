@@ -30,7 +30,7 @@ def profile_smollm2(folder: Path, *more: str) -> subprocess.CompletedProcess[str
         weights.mkdir(parents=True, exist_ok=True)
         (data / "models").symlink_to(weights)
     return subprocess.run(
-        [sys.executable, "-m", "service.cli", "profile", "demo:smollm2-135m-instruct",
+        [sys.executable, "-m", "service.terminal", "profile", "demo:smollm2-135m-instruct",
          "--request", request, "--folder", str(folder), *more],
         capture_output=True, text=True, timeout=280, check=False,
         env={**os.environ, "COLUMNS": "100", "LACUNA_DATA_DIR": str(data)},

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from service.client import Client
-from service.local import Stack
+from service.local.stack import Stack
 from service.settings import Settings
 
 REQUEST: dict[str, Any] = {

@@ -36,7 +36,7 @@ def test_serve_takes_everything_with_it(short_dir: Path) -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = {**os.environ, "LACUNA_DATA_DIR": str(short_dir), "LACUNA_PORT": str(port)}
-    command = [sys.executable, "-m", "service.cli", "serve"]
+    command = [sys.executable, "-m", "service.terminal", "serve"]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 120

@@ -17,19 +17,20 @@ if not torch.cuda.is_available():
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "workers" / "instrument"))
 
-from tiny_families import build  # noqa: E402
+from tiny_families import build
 
-from service.contract.errors import OutOfMemory  # noqa: E402
-from service.contract.profile_requests import Documents, ProfileRequest  # noqa: E402
-from service.settings import Settings  # noqa: E402
-from workers.documents import DocumentSet  # noqa: E402
-from workers.instrument import describe_positions, inspect  # noqa: E402
-from workers.measure import batching, gains, influence  # noqa: E402
-from workers.measure.batching import Plan  # noqa: E402
-from workers.measure.kernels import KernelTap  # noqa: E402
-from workers.measure.mixing import MixingTap  # noqa: E402
-from workers.models.loaded import LoadedModel  # noqa: E402
-from workers.profile_job import ProfileHandler  # noqa: E402
+from lacuna.contract.errors import OutOfMemory
+from lacuna.contract.profile_requests import Documents, ProfileRequest
+from service.settings import Settings
+from workers.attention.kernels import KernelTap
+from workers.documents import DocumentSet
+from workers.influence import batching, influence
+from workers.influence.batching import Plan
+from workers.influence.mixing import MixingTap
+from workers.instrument import describe_positions, inspect
+from workers.job import ProfileHandler
+from workers.models.loaded import LoadedModel
+from workers.second_moment import moments
 
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda")
@@ -138,7 +139,7 @@ def test_the_second_moment_is_that_of_the_cpu(family: str) -> None:
     curves = []
     for device in ("cpu", "cuda"):
         model = build(family).to(device)
-        found = gains.predict(model, inspect(model), some_documents().ids, bins=12)
+        found = moments.predict(model, inspect(model), some_documents().ids, bins=12)
         assert found.reason is None
         curves.append(found.influence)
     np.testing.assert_allclose(curves[1], curves[0], rtol=1e-2)

@@ -12,14 +12,15 @@ torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
 
-from service.contract.errors import OutOfMemory  # noqa: E402
-from service.contract.profile_requests import Documents, ProfileRequest  # noqa: E402
-from workers import documents  # noqa: E402
-from workers.documents import DocumentSet  # noqa: E402
-from workers.instrument.inspection import inspect  # noqa: E402
-from workers.measure import batching, influence, needle  # noqa: E402
-from workers.measure.mixing import MixingTap  # noqa: E402
-from workers.models.loading import LoadedModel, LoadOptions, load  # noqa: E402
+from lacuna.contract.errors import OutOfMemory
+from lacuna.contract.profile_requests import Documents, ProfileRequest
+from workers import documents
+from workers.documents import DocumentSet
+from workers.influence import batching, influence
+from workers.influence.mixing import MixingTap
+from workers.instrument.inspection import inspect
+from workers.models.loading import LoadedModel, LoadOptions, load
+from workers.recall import needle
 
 pytestmark = pytest.mark.gpu
 

@@ -8,18 +8,19 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from service.contract.curves import DeadZone, Shape
-from service.contract.models import ModelDescription
-from service.contract.profiles import (
+from lacuna.contract.models import ModelDescription
+from lacuna.contract.profiles import (
+    DeadZone,
     Environment,
     Measured,
     Mixing,
     Prediction,
     Profile,
     RequestEcho,
+    Shape,
     Timings,
 )
-from service.theory import aggregate, agreement, shape
+from lacuna.theory import agreement, shape
 
 MakeProfile = Callable[..., Profile]
 
@@ -36,9 +37,9 @@ def make(
     position = (np.arange(tokens) + 0.5) / tokens
     ideal = 0.3 + 2 * np.exp(-8 * position) + 3 * np.exp(-25 * (1 - position))
     norms = ideal * generator.lognormal(0, 0.3, (8, tokens))
-    influence = aggregate.mean_of_norms(norms)
-    curves = aggregate.bootstrap(norms, "mean", draws=50, seed=0)
-    low, high = aggregate.band(curves)
+    influence = agreement.mean_of_norms(norms)
+    curves = agreement.bootstrap(norms, "mean", draws=50, seed=0)
+    low, high = agreement.band(curves)
     predicted = ideal / ideal.sum()
     zone = shape.dead_zone(influence, curves=curves)
     form = dataclasses.asdict(shape.shape(influence))
@@ -60,7 +61,7 @@ def make(
         ),
         measured=Measured(
             influence=_rounded(influence), low=_rounded(low), high=_rounded(high),
-            per_document=_rounded(aggregate.per_document(norms)), documents=8,
+            per_document=_rounded(agreement.per_document(norms)), documents=8,
             split_half_wasserstein=0.01,
         ),
         mixing=Mixing.model_validate(

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
+from lacuna.contract.jobs import Failure, Job
+from lacuna.contract.profiles import ProfilePage
 from service import client as module
 from service.client import Client, Refused, Unfamiliar
-from service.contract.jobs import Failure, Job
-from service.contract.profiles import ProfilePage
 
 ID = "a" * 32
 Answers = Callable[[httpx.Request], httpx.Response]

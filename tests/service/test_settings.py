@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from service import embedded
+from service.local import store
 from service.settings import Settings
 from service.store.connection import connect
 
@@ -133,7 +133,7 @@ def test_folders_are_what_a_shell_would_make_of_them(
 
 @pytest.mark.parametrize("name", ["a#b", "a?b", "a%20b", "a b", "ä"])
 def test_a_folder_of_any_name_holds_the_store(short_dir: Path, name: str) -> None:
-    with embedded.ensure(short_dir / name) as server:
+    with store.ensure(short_dir / name) as server:
         url = Settings(data_dir=short_dir / name).store_url
         assert url == server.url
         connect(url).set("x", "1")

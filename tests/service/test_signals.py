@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service import embedded
+from service.local import store
 
 Start = Callable[[bool], subprocess.Popen[bytes]]
 
@@ -30,7 +30,7 @@ def start(short_dir: Path) -> Iterator[Start]:
             port = str(probe.getsockname()[1])
         kept = {k: v for k, v in os.environ.items() if not k.startswith("LACUNA_")}
         environment = {**kept, "LACUNA_DATA_DIR": str(short_dir), "LACUNA_PORT": port}
-        command = [sys.executable, "-m", "service.cli", "gateway"]
+        command = [sys.executable, "-m", "service.terminal", "gateway"]
         before = signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
         with (short_dir / "log").open("wb") as log:
             child = subprocess.Popen(command, env=environment, stderr=log)
@@ -61,10 +61,10 @@ def test_it_stops_in_order_and_its_store_with_it(
     start: Start, short_dir: Path, number: signal.Signals
 ) -> None:
     child = start(False)
-    assert embedded.server.lives(short_dir)
+    assert store.server.lives(short_dir)
     child.send_signal(number)
     assert child.wait(30) == 0
-    assert not embedded.server.lives(short_dir)
+    assert not store.server.lives(short_dir)
 
 
 def test_under_nohup_it_outlives_the_terminal(start: Start, short_dir: Path) -> None:
@@ -74,4 +74,4 @@ def test_under_nohup_it_outlives_the_terminal(start: Start, short_dir: Path) -> 
     assert child.poll() is None
     child.terminate()
     assert child.wait(30) == 0
-    assert not embedded.server.lives(short_dir)
+    assert not store.server.lives(short_dir)

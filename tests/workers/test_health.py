@@ -9,7 +9,7 @@ from pathlib import Path
 
 import redis
 
-from service.contract.models import WorkerModels
+from lacuna.contract.models import WorkerModels
 from service.store.claims import ClaimStore
 from workers.health import alive
 

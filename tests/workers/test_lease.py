@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from service import embedded
+from service.local import store as embedded
 from service.store import keys
 from service.store.claims import Claim, ClaimStore
 from service.store.connection import connect

@@ -15,12 +15,12 @@ import pytest
 import redis
 import redis.asyncio
 
-from service.contract.jobs import TERMINAL, Job
-from service.contract.profile_requests import ProfileRequest
+from lacuna.contract.jobs import TERMINAL, Job
+from lacuna.contract.profile_requests import ProfileRequest
 from service.store.claims import ClaimStore
-from service.store.jobs import JobStore
+from service.store.fleet import workers as registered
 from service.store.profiles import ProfileStore
-from service.store.registry import workers as registered
+from service.store.queue import JobStore
 from workers.faults import EXIT_CONFIG, EXIT_DEVICE, EXIT_STUCK
 
 if TYPE_CHECKING:

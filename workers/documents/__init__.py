@@ -1,6 +1,5 @@
 """What a model reads while it is measured: documents of exactly n tokens, never padded."""
 
-from workers.documents.build import build, check_vocabulary
-from workers.documents.document_set import DocumentSet
+from workers.documents.build import DocumentSet, build, check_vocabulary
 
 __all__ = ["DocumentSet", "build", "check_vocabulary"]

@@ -1,20 +1,98 @@
-"""From the request's `documents` to token ids."""
+"""Token ids of the documents, and what is known of them.
+
+The caller's own texts: each is one document, of which the first tokens are read.
+
+Documents without content: ids drawn uniformly from the vocabulary.
+
+From the request's `documents` to token ids.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from service.contract.errors import DocumentsUnusable, LacunaError
-from service.contract.profile_requests import Documents
-from workers.documents import builtin, corpus, inline, random_tokens
-from workers.documents.document_set import DocumentSet
-from workers.documents.tokens import Policy, policy
-from workers.models import presets
+from lacuna.architectures import configs
+from lacuna.contract.errors import DocumentsUnusable, LacunaError
+from lacuna.contract.profile_requests import Documents
+from workers.documents import corpus
+from workers.documents.tokens import Policy, encode_beginning, policy
 from workers.models.facts import scores, vocabulary
 from workers.models.loaded import LoadedModel
+
+
+@dataclass(frozen=True)
+class DocumentSet:
+    """K documents of n tokens.
+
+    Attributes:
+        ids: int64 tensor of shape [K, n], on the CPU.
+        leading_bos: whether the tokenizer's own policy put a BOS token first.
+        source: what they were made of in the end: "builtin", "random_tokens", "inline", "corpus".
+        warnings: what the reader of the result should know.
+    """
+
+    ids: Tensor
+    leading_bos: bool
+    source: str
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (32 hex characters) of the shape and of all ids in little-endian int64."""
+        count, length = self.ids.shape
+        content = self.ids.to(torch.int64).numpy().astype("<i8").tobytes()
+        return hashlib.sha256(f"{count} {length}\n".encode() + content).hexdigest()[:32]
+
+
+def inline_pieces(
+    tokenizer: Any, texts: list[str], room: int, count: int
+) -> tuple[list[list[int]], tuple[str, ...]]:
+    """The first `room` tokens of each text that has them, and warnings about those that do not."""
+    found, short = [], 0
+    for text in texts[:count]:
+        ids = encode_beginning(tokenizer, text, room)
+        if len(ids) >= room:
+            found.append(ids[:room])
+        else:
+            short += 1
+    warnings = []
+    if len(texts) > count:
+        warnings.append(f"{len(texts)} texts were given, `documents.count` reads {count} of them")
+    if short:
+        warnings.append(
+            f"{short} of {min(len(texts), count)} texts are too short and were left out"
+        )
+    return found, tuple(warnings)
+
+
+def random_pieces(
+    tokenizer: Any | None, vocabulary: int, room: int, count: int, seed: int
+) -> list[list[int]]:
+    """`count` pieces of `room` random ids, special tokens excluded.
+
+    Args:
+        tokenizer: names the special tokens and the ids in use; None draws from all of them.
+        vocabulary: rows of the embedding table, often padded beyond the tokenizer's.
+        seed: of the generator.
+    """
+    used, special = vocabulary, set()
+    if tokenizer is not None:
+        used = min(vocabulary, len(tokenizer))
+        special = set(tokenizer.all_special_ids)
+    allowed = np.setdiff1d(
+        np.arange(used), np.fromiter(special, dtype=np.int64, count=len(special))
+    )
+    drawn = np.random.default_rng(seed).integers(0, len(allowed), size=(count, room))
+    return [[int(token) for token in row] for row in allowed[drawn]]
+
 
 _NO_SPECIALS = Policy((), (), leading_bos=False)
 
@@ -85,7 +163,7 @@ def _source(spec: Documents, loaded: LoadedModel) -> tuple[str, tuple[str, ...]]
 
 def _bare(loaded: LoadedModel) -> str:
     """Why there is no tokenizer: the hub's model of a preset's name has one, the preset has not."""
-    if loaded.weights == "random" and presets.find(loaded.id) is not None:
+    if loaded.weights == "random" and configs.find(loaded.id) is not None:
         return f"the random weights of the preset {loaded.id} come without a tokenizer"
     return f"{loaded.id} has no tokenizer"
 
@@ -102,13 +180,13 @@ def _bodies(
     tokenizer, count = loaded.tokenizer, spec.count
     if source == "random_tokens":
         size = vocabulary(loaded.model)
-        return random_tokens.pieces(tokenizer, size, room, count, seed), ()
+        return random_pieces(tokenizer, size, room, count, seed), ()
     if source == "inline":
-        return inline.pieces(tokenizer, list(spec.texts or ()), room, count)
+        return inline_pieces(tokenizer, list(spec.texts or ()), room, count)
     if source == "corpus":
         folder = corpus.find(str(spec.name), corpus_dir)
         return corpus.pieces(tokenizer, folder, room, count, check), ()
-    return builtin.pieces(builtin.tokens(tokenizer), room, count), ()
+    return corpus.builtin_pieces(corpus.builtin_tokens(tokenizer), room, count), ()
 
 
 def check_vocabulary(

@@ -7,8 +7,7 @@ stream and the attention updates during a pass; ``capturing`` shows the attentio
 
 from workers.instrument.capture import capturing
 from workers.instrument.inspection import Instrumentation, inspect
-from workers.instrument.position_kind import Positions, describe_positions
-from workers.instrument.positions import positions_off
+from workers.instrument.positions import Positions, describe_positions, positions_off
 from workers.instrument.sites import Site, SiteReader, Tap
 
 __all__ = [

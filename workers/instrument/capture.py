@@ -1,4 +1,20 @@
-"""Which way of watching the attention suits a model: tried out, not looked up.
+"""Path A: transformers' attention interface, for the models that look their attention up there.
+
+Both registries need an entry: without a mask function of the same name a model passes no mask, and
+a sliding window is lost in silence.
+
+Path C: models that call scaled_dot_product_attention themselves (Falcon).
+
+Watching is passive. Falcon with ALiBi cannot be measured in eager mode: transformers adds its bias
+twice there.
+
+Path B: models with their own eager attention (BLOOM, MPT, XGLM, GPT-Neo, OpenAI GPT, ...).
+
+They ignore the attention interface; some accept a foreign implementation and then compute with a
+wrong mask. Here the softmax itself is watched, with the matrix product in front of it. What the
+softmax sees, less the scaled content, is the model's positional bias.
+
+Which way of watching the attention suits a model: tried out, not looked up.
 
 Path A, "interface": transformers' attention registry (most models). Path C, "sdpa": watching fused
 attention calls. Path B, "softmax": watching the softmax itself. A way is accepted when it leaves
@@ -9,18 +25,285 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
-from transformers import PreTrainedModel
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from workers.faults import ours
-from workers.instrument.attention import AttentionCall, BatchShape, Observer
-from workers.instrument.interface import through_interface
-from workers.instrument.sdpa_tap import SdpaTap
-from workers.instrument.softmax_tap import SoftmaxTap
+from workers.instrument.attention import (
+    AttentionCall,
+    BatchShape,
+    Observer,
+    feed,
+    split_mask,
+    visible_scores,
+)
+from workers.instrument.sites import recomputing
+from workers.instrument.tracker import is_core
+
+NAME = "lacuna"
+_observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
+_shape: ContextVar[BatchShape] = ContextVar("shape")
+
+
+@contextmanager
+def through_interface(
+    model: PreTrainedModel, observer: Observer, shape: BatchShape
+) -> Iterator[None]:
+    """Route every attention operation of ``model`` past ``observer``; undone on exit."""
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    before = _implementations(model)
+    model.set_attn_implementation(NAME)
+    observers, shapes = _observer.set(observer), _shape.set(shape)
+    try:
+        yield
+    finally:
+        _observer.reset(observers)
+        _shape.reset(shapes)
+        for config, implementation in before:
+            config._attn_implementation_internal = implementation
+
+
+def _implementations(model: nn.Module) -> list[tuple[Any, Any]]:
+    """Every configuration inside the model with the attention it names."""
+    found: dict[int, tuple[Any, Any]] = {}
+    pending: list[Any] = [getattr(module, "config", None) for module in model.modules()]
+    while pending:
+        config = pending.pop()
+        if id(config) in found or not hasattr(config, "_attn_implementation_internal"):
+            continue
+        found[id(config)] = (config, config._attn_implementation_internal)
+        pending += [getattr(config, name, None) for name in getattr(config, "sub_configs", {})]
+    return list(found.values())
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: Tensor | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    sinks: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """The attention function that transformers calls; output [B, n, H, d_v].
+
+    Fused where the operation can be (the same kernel as without us, statistics beside it); in
+    blocks of rows, recomputed for the gradient, where soft-capping or sinks forbid that.
+    """
+    observer = None if recomputing() else _observer.get()
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    visible, bias = split_mask(attention_mask, key.shape[2])
+    if position_bias is not None:
+        bias = position_bias if bias is None else bias + position_bias
+    call = AttentionCall(
+        number=-1 if observer is None else _shape.get().next(),
+        query=query.detach(),
+        key=key.detach(),
+        scaling=float(query.shape[-1] ** -0.5 if scaling is None else scaling),
+        mask=visible,
+        causal=causal,
+        bias=None if bias is None else bias.detach(),
+        softcap=softcap,
+        sink=s_aux if s_aux is not None else sinks,
+    )
+    if call.softcap is not None or call.sink is not None:
+        return _in_blocks(call, query, key, value, bias, observer), None
+    if observer is not None:
+        feed(observer, call)
+    output, _ = sdpa_attention_forward(
+        module,
+        query,
+        key,
+        value,
+        attention_mask,
+        dropout=dropout,
+        scaling=call.scaling,
+        is_causal=is_causal,
+        position_bias=position_bias,
+    )
+    return output, None
+
+
+def _in_blocks(
+    call: AttentionCall,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    observer: Observer | None,
+) -> Tensor:
+    if observer is not None:
+        observer.begin(call)
+
+    def block(query: Tensor, key: Tensor, value: Tensor, start: int, stop: int) -> Tensor:
+        live = AttentionCall(
+            call.number,
+            query,
+            key,
+            call.scaling,
+            call.mask,
+            call.causal,
+            bias,
+            call.softcap,
+            call.sink,
+        )
+        weights = live.probabilities(start, stop)
+        if observer is not None and not recomputing():
+            with torch.no_grad():
+                observer.rows(call, start, weights.detach())
+        return _weighted(weights.to(value.dtype), value[:, :, : weights.shape[-1]])
+
+    differentiable = torch.is_grad_enabled() and query.requires_grad
+    outputs = []
+    for start, stop in call.blocks():
+        if differentiable:
+            outputs.append(checkpoint(block, query, key, value, start, stop, use_reentrant=False))
+        else:
+            outputs.append(block(query, key, value, start, stop))
+    return torch.cat(outputs, 2).transpose(1, 2).contiguous()
+
+
+def _weighted(weights: Tensor, value: Tensor) -> Tensor:
+    """Weighted values [B, H, c, d_v]; heads that share values stay unrepeated."""
+    batch, heads, rows, keys = weights.shape
+    groups = value.shape[1]
+    stacked = weights.reshape(batch * groups, heads // groups * rows, keys)
+    mixed = torch.bmm(stacked, value.reshape(batch * groups, keys, value.shape[-1]))
+    return mixed.view(batch, heads, rows, value.shape[-1])
+
+
+_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+
+
+class SdpaTap(TorchFunctionMode):
+    """Reports every fused attention call over equally many queries and keys to ``observer``."""
+
+    def __init__(self, observer: Observer, shape: BatchShape) -> None:
+        super().__init__()
+        self._observer = observer
+        self._shape = shape
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Look, then run the call unchanged."""
+        kwargs = kwargs or {}
+        if func is torch.nn.functional.scaled_dot_product_attention and not recomputing():
+            given = dict(zip(_NAMES, args, strict=False)) | kwargs
+            query, key = given["query"], given["key"]
+            if query.dim() == 4 and query.shape[-2] == key.shape[-2]:
+                with torch.no_grad():
+                    feed(self._observer, self._call(query, key, given))
+        return func(*args, **kwargs)
+
+    def _call(self, query: Tensor, key: Tensor, given: dict[str, Any]) -> AttentionCall:
+        visible, bias = split_mask(given.get("attn_mask"), key.shape[2])
+        scale = given.get("scale")
+        return AttentionCall(
+            number=self._shape.next(),
+            query=query.detach(),
+            key=key.detach(),
+            scaling=float(query.shape[-1] ** -0.5 if scale is None else scale),
+            mask=visible,
+            causal=bool(given.get("is_causal", False)),
+            bias=bias,
+        )
+
+
+_PRODUCTS = frozenset({"bmm", "baddbmm", "matmul", "mm"})
+
+
+class SoftmaxTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Reports every softmax over a matrix of ``shape.length`` queries and keys to ``observer``."""
+
+    def __init__(self, observer: Observer, shape: BatchShape) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._observer = observer
+        self._shape = shape
+        self._product: tuple[Tensor, Tensor] | None = None
+        self._scores: Tensor | None = None
+        self._scaling = 1.0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operation, then look at it."""
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        n = self._shape.length
+        if isinstance(out, Tensor) and out.dim() >= 3 and out.shape[-2] == n:
+            name = func.overloadpacket.__name__
+            if is_core(name, args, out, n):
+                if not recomputing():
+                    self._report(args[0], out)
+            elif out.shape[-1] == n:
+                self._content(name, args, kwargs, out)
+        return out
+
+    def _content(self, name: str, args: Any, kwargs: dict[str, Any], out: Tensor) -> None:
+        """Follow the scores from the product of queries and keys to the softmax."""
+        if name in _PRODUCTS:
+            self._product = (args[1], args[2]) if name == "baddbmm" else (args[0], args[1])
+            self._scaling = float(kwargs.get("alpha", 1.0)) if name == "baddbmm" else 1.0
+            self._scores = out
+        elif self._scores is not None and args[0] is self._scores:
+            by = args[1] if len(args) > 1 else 1.0
+            number = not isinstance(by, Tensor) or by.numel() == 1
+            if name.rstrip("_") in ("mul", "div") and number:
+                factor = float(by)
+                self._scaling *= factor if name.startswith("mul") else 1.0 / factor
+            self._scores = out
+
+    @torch.no_grad()
+    def _report(self, logits: Tensor, weights: Tensor) -> None:
+        assert self._product is not None
+        if weights.dtype.itemsize < 4:  # every weight is rounded: rows would not sum to one
+            weights = torch.softmax(logits.float(), -1)
+        n, batch = self._shape.length, self._shape.batch
+        query, key = self._product
+        query = query.reshape(batch, -1, n, query.shape[-1])
+        key = key.reshape(batch, -1, key.shape[-2], n).transpose(-1, -2)
+        heads = query.shape[1]
+        logits = logits.reshape(batch, heads, n, -1)[..., :n]
+        visible = visible_scores(logits[:1, :1])
+        call = AttentionCall(
+            number=self._shape.next(),
+            query=query,
+            key=key,
+            scaling=self._scaling,
+            mask=visible,
+            formed=weights.reshape(batch, heads, n, -1)[..., :n],
+        )
+        call.observed_bias = _bias(call, logits)
+        self._product = self._scores = None
+        feed(self._observer, call)
+
+
+def _bias(call: AttentionCall, logits: Tensor) -> Tensor:
+    """What stands in the logits beside the content, [H, 2, n]: last row and middle row."""
+    rows = [call.length - 1, call.length // 2]
+    content = torch.cat([call.scores(row, row + 1) for row in rows], dim=2)
+    return (logits[0, :, rows].float() - content[0]).masked_fill(
+        ~call.visible(0, call.length)[0, :, rows], torch.nan
+    )
+
 
 Capture = Literal["interface", "sdpa", "softmax", "none"]
 

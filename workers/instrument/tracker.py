@@ -1,4 +1,10 @@
-"""Finds every residual addition fed by softmax attention, in one tiny forward pass.
+"""Tensors of one forward pass as sums: the algebra behind the search for the residual stream.
+
+Every tensor is written as ``sum_k c_k * atom_k``. Additions and multiplications by a number are
+linear; the result of any other operation is a new atom. Each atom remembers, as bit masks, the
+atoms and the attention cores it was computed from.
+
+Finds every residual addition fed by softmax attention, in one tiny forward pass.
 
 No module or class names are consulted. A dispatch mode sees each tensor operation; an attention
 core is an OPERATION (a softmax over a queries-by-keys matrix, or fused scaled-dot-product
@@ -9,7 +15,7 @@ from the core (the update) and something the update was itself computed from (th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -19,7 +25,74 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from workers.instrument.symbols import Symbols, Terms, add, scale
+Terms = dict[int, float]
+"""Coefficient of each atom in a sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """The result of an operation that is not linear in our sense."""
+
+    ancestors: int
+    cores: int
+
+
+class Symbols:
+    """The atoms met so far."""
+
+    def __init__(self) -> None:
+        self.atoms: list[Atom] = []
+
+    def new(self, inputs: Iterable[Terms], cores: int = 0) -> Terms:
+        """A fresh atom computed from ``inputs``, and from the attention cores in ``cores``."""
+        ancestors = 0
+        for terms in inputs:
+            for atom in terms:
+                ancestors |= (1 << atom) | self.atoms[atom].ancestors
+                cores |= self.atoms[atom].cores
+        self.atoms.append(Atom(ancestors, cores))
+        return {len(self.atoms) - 1: 1.0}
+
+    def cores(self, terms: Terms) -> int:
+        """Attention cores that any part of the sum depends on."""
+        found = 0
+        for atom in terms:
+            found |= self.atoms[atom].cores
+        return found
+
+    def ancestors(self, terms: Iterable[int]) -> int:
+        """Atoms that any of ``terms`` was computed from."""
+        found = 0
+        for atom in terms:
+            found |= self.atoms[atom].ancestors
+        return found
+
+    def depends(self, atom: int, core: int) -> bool:
+        """Whether the atom was computed from that attention core."""
+        return bool(self.atoms[atom].cores >> core & 1)
+
+
+def add(left: Terms, right: Terms, factor: float = 1.0) -> Terms:
+    """``left + factor * right``."""
+    total = dict(left)
+    for atom, coefficient in right.items():
+        total[atom] = total.get(atom, 0.0) + factor * coefficient
+    return total
+
+
+def scale(terms: Terms, factor: float) -> Terms:
+    """``factor * terms``."""
+    return {atom: factor * coefficient for atom, coefficient in terms.items()}
+
+
+def ratio(wanted: Terms, found: Terms) -> float | None:
+    """The number r with ``wanted == r * found``, or None when there is none."""
+    if set(wanted) != set(found) or not wanted or 0.0 in found.values():
+        return None
+    factors = [wanted[atom] / found[atom] for atom in wanted]
+    spread = max(factors) - min(factors)
+    return factors[0] if spread <= 1e-9 * max(1.0, abs(factors[0])) else None
+
 
 _SAME_VALUES = frozenset(
     {"view", "_unsafe_view", "reshape", "_reshape_alias", "squeeze", "unsqueeze", "expand", "slice"}

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 
 import torch
 
-from service.contract.errors import OutOfMemory
-from service.contract.profile_requests import ProfileRequest
+from lacuna.contract.errors import OutOfMemory
+from lacuna.contract.profile_requests import ProfileRequest
 from workers.models import loading, sources
 from workers.models.facts import check_length
-from workers.models.loaded import LoadedModel
-from workers.models.options import LoadOptions
+from workers.models.loaded import LoadedModel, LoadOptions, device_of, dtype_of
 
 _Key = tuple[str, str, str, int | None, torch.dtype]
 
@@ -66,7 +65,7 @@ class ModelCache:
 
     def _key(self, request: ProfileRequest, resolved: sources.Resolved) -> _Key:
         seed = None if resolved.pretrained else request.seed
-        dtype = loading.dtype_of(request, loading.device_of(self.options))
+        dtype = dtype_of(request, device_of(self.options))
         return (resolved.model, resolved.revision, request.weights, seed, dtype)
 
     def _build(self, source: sources.Source, request: ProfileRequest) -> LoadedModel:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-from service.contract.errors import InternalError, ModelNotFound
+from lacuna.contract.errors import InternalError, ModelNotFound
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from torch import nn
 from transformers import PreTrainedModel
 
-from service.contract.errors import TooLong
-from service.contract.models import PositionalEncoding
+from lacuna.contract.errors import TooLong
+from lacuna.contract.models import PositionalEncoding
 from workers.models.loaded import LoadedModel
 
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "n_ctx")
@@ -47,7 +47,7 @@ class Inspected(Protocol):
 
 
 def describe(loaded: LoadedModel, instrumentation: Inspected) -> dict[str, Any]:
-    """Fields of `service.contract.models.ModelDescription`, by name."""
+    """Fields of `lacuna.contract.models.ModelDescription`, by name."""
     model, config = loaded.model, loaded.text_config
     return {
         "id": loaded.id,

@@ -27,9 +27,10 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from service.contract.errors import ModelGated, ModelNotFound, ModelUnreachable
-from workers.models import demo, presets, weights
-from workers.models.options import LoadOptions
+from lacuna.architectures import configs
+from lacuna.contract.errors import ModelGated, ModelNotFound, ModelUnreachable
+from workers.models import demo, weights
+from workers.models.loaded import LoadOptions
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _GATED_STATUS = {401, 403}
@@ -190,7 +191,7 @@ def _unreachable(model: str) -> ModelUnreachable:
 
 def _without_hub(model: str) -> str:
     """What can be measured all the same, the nearest first."""
-    known = presets.find(model)
+    known = configs.find(model)
     random = f"`preset:{known.name if known else 'NAME'}` with `weights: random`"
     others = ["`local:NAME`", *(f"`demo:{name}`" for name in demo.DEMOS)]
     return f"no hub is needed for {random}, {', '.join(others[:-1])} and {others[-1]}"

@@ -1,14 +1,130 @@
-"""A model in memory, ready to be measured."""
+"""Where a worker computes, and in which type.
+
+How much memory a device can still give.
+
+What loading needs to know of the settings.
+
+A model in memory, ready to be measured.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, Self
 
+import psutil  # type: ignore[import-untyped, unused-ignore]
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from lacuna.contract.profile_requests import ProfileRequest
+from service.settings import Settings
+from workers.faults import Misconfigured
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def device_of(options: LoadOptions) -> torch.device:
+    """The device that "auto" means here."""
+    if options.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(options.device)
+
+
+def require_device(options: LoadOptions) -> None:
+    """Find out at the start, and not with the first job, that the device is not there.
+
+    Raises:
+        Misconfigured: naming the setting and why.
+    """
+    if options.device != "cuda" or torch.cuda.is_available():
+        return
+    built = torch.version.cuda or torch.version.hip
+    why = "PyTorch sees no GPU" if built else "this PyTorch was built without CUDA"
+    raise Misconfigured(f"LACUNA_DEVICE is cuda, but {why}; auto takes the CPU then")
+
+
+def dtype_of(request: ProfileRequest, device: torch.device) -> torch.dtype:
+    """The weights' type that the request means on this device."""
+    if request.dtype == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return _DTYPES[request.dtype]
+
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def available_bytes(device: torch.device) -> int:
+    """Bytes that can be allocated on `device` now.
+
+    CUDA: what the driver has free plus what torch holds unused. CPU: what the kernel calls
+    available, or what the container's limit (cgroup v2) leaves, whichever is less.
+    """
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(free + unused)
+    machine = int(psutil.virtual_memory().available)
+    container = _container_bytes(_CGROUP)
+    return machine if container is None else min(machine, container)
+
+
+def _container_bytes(cgroup: Path) -> int | None:
+    """What a cgroup's memory limit leaves; None without a limit. Page cache counts as free."""
+    try:
+        limit = (cgroup / "memory.max").read_text().strip()
+        used = int((cgroup / "memory.current").read_text())
+        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return None
+    if limit == "max":
+        return None
+    return max(0, int(limit) - used + int(stat.get("inactive_file", 0)))
+
+
+def gigabytes(amount: float) -> str:
+    """For people: "1.3 GB"."""
+    return f"{amount / 1e9:.1f} GB"
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """Folders, device and hub access of one worker.
+
+    Attributes:
+        data_dir: the worker's own folder; converted demo weights lie in its `models` folder.
+        model_dir: `local:NAME` resolves below it; None switches local models off.
+        device: "auto" takes CUDA when torch sees it.
+        hub_token: sent to the hub; None sends nothing, not even a token saved on this machine.
+        hub_endpoint: another hub address; None is the public one.
+        hub_cache: where snapshots are kept; None is the hub library's own folder.
+        cache_bytes: memory that warm models may take together.
+        max_layers: layers (blocks, experts) that a configuration may state.
+    """
+
+    data_dir: Path
+    model_dir: Path | None = None
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    hub_token: str | None = field(default=None, repr=False)
+    hub_endpoint: str | None = None
+    hub_cache: Path | None = None
+    cache_bytes: int = 8_000_000_000
+    max_layers: int = 512
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Self:
+        """Pick the worker's share of the settings."""
+        token = settings.hub_token
+        return cls(
+            data_dir=settings.data_dir,
+            model_dir=settings.model_dir,
+            device=settings.device,
+            hub_token=None if token is None else token.get_secret_value(),
+            cache_bytes=settings.model_cache_bytes,
+            max_layers=settings.max_model_layers,
+        )
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,15 @@
-"""Load what a request names: an evaluated, frozen causal language model.
+"""Cast a model as loading its checkpoint would have cast it.
+
+`model.to(dtype)` rounds every floating buffer too. Rotary frequencies in bfloat16 are wrong by up
+to 0.4%, which is radians of phase after a thousand positions; `from_pretrained` keeps them in
+float32.
+
+Load what a request names: an evaluated, frozen causal language model.
 
 Policies:
     - code that comes with a repository is never run; weights are safetensors;
     - `dtype: auto` is float32 on the CPU and bfloat16 on CUDA; norms, softmax and sums are taken in
-      float32 or float64 whatever the weights are (see `workers.measure`);
+      float32 or float64 whatever the weights are (see `workers.influence`);
     - random weights are drawn by the model's own initialisation on the CPU in float32 under the
       request's seed, and only then moved and cast: the same on every device. (Building on the meta
       device first would draw other numbers.) They are cast as a saved model's are: buffers such as
@@ -15,9 +21,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -29,21 +37,58 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging as transformers_logging
 
-from service.contract.errors import ModelUnsupported, OutOfMemory
-from service.contract.profile_requests import ProfileRequest
+from lacuna.contract.errors import ModelUnsupported, OutOfMemory
+from lacuna.contract.profile_requests import ProfileRequest
 from workers.faults import is_out_of_memory, ours
-from workers.models import casting, limits, sources
-from workers.models.devices import device_of, dtype_of
-from workers.models.facts import check_length, describe
-from workers.models.loaded import LoadedModel
-from workers.models.memory import available_bytes, gigabytes
-from workers.models.options import LoadOptions
+from workers.models import sources
+from workers.models.facts import check_length
+from workers.models.loaded import (
+    LoadedModel,
+    LoadOptions,
+    available_bytes,
+    device_of,
+    dtype_of,
+    gigabytes,
+)
 from workers.models.sources import Source
 from workers.models.weights import judging
 
-__all__ = ["LoadOptions", "LoadedModel", "build", "describe", "device_of", "dtype_of", "load"]
-
 _AUTO: Any = AutoModelForCausalLM  # its class methods are half typed
+
+
+def skeleton(config: Any, dtype: torch.dtype) -> PreTrainedModel | None:
+    """The model of a configuration without memory for its tensors; their types are those that
+    loading gives. None where its code does not build on the meta device.
+    """
+    try:
+        with torch.device("meta"):
+            empty: PreTrainedModel = _AUTO.from_config(config, dtype=dtype, trust_remote_code=False)
+    except Exception:  # a model's own code may fail in any way; then loading finds out
+        return None
+    return empty
+
+
+def cast(model: PreTrainedModel, like: PreTrainedModel | None, dtype: torch.dtype) -> None:
+    """Give every parameter and buffer, in place, the type that `from_pretrained` gives it.
+
+    Args:
+        model: with parameters in float32.
+        like: its `skeleton` in `dtype`; without one parameters alone are cast.
+        dtype: float32 or bfloat16.
+    """
+    kept = re.compile("|".join(model._get_dtype_plan(dtype)) or r"(?!)")
+    wanted = {} if like is None else {name: tensor.dtype for name, tensor in _tensors(like)}
+    for name, tensor in _tensors(model):
+        default = dtype if isinstance(tensor, nn.Parameter) else tensor.dtype
+        kind = torch.float32 if kept.search(name) else wanted.get(name, default)
+        if tensor.is_floating_point() and tensor.dtype != kind:
+            tensor.data = tensor.data.to(kind)
+
+
+def _tensors(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
+    """Shared ones under each of their names."""
+    parameters = model.named_parameters(remove_duplicate=False)
+    return [*parameters, *model.named_buffers(remove_duplicate=False)]
 
 
 def load(request: ProfileRequest, options: LoadOptions) -> LoadedModel:
@@ -63,13 +108,13 @@ def build(source: Source, request: ProfileRequest, options: LoadOptions) -> Load
     """Make the model of files that are here already."""
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     with judging(source.model):
-        limits.check(source.model, source.config, options.max_layers)
+        sources.check(source.model, source.config, options.max_layers)
         config = _config(source)
-        limits.check(source.model, config.to_dict(), options.max_layers)
+        sources.check(source.model, config.to_dict(), options.max_layers)
         check_length(source.model, config.get_text_config(), request.sequence_length)
     device = device_of(options)
     dtype = dtype_of(request, device)
-    empty = casting.skeleton(config, dtype)
+    empty = skeleton(config, dtype)
     _check_fits(source, empty, dtype, device)
     try:
         model = _weights(source, config, dtype, request.seed, empty, device).to(device)
@@ -154,7 +199,7 @@ def _weights(
 ) -> Any:
     if not source.pretrained:
         drawn = _random(source.model, config, seed)
-        casting.cast(drawn, empty, dtype)
+        cast(drawn, empty, dtype)
         return drawn
     try:
         model: Any

@@ -1,17 +1,137 @@
-"""From a model id to files and a revision: hub, `local:`, `demo:` and presets."""
+"""How large a model may be, judged by its configuration before anything is built.
+
+Building takes time in proportion to the number of modules even where no memory is allocated.
+
+`local:NAME`: a folder below the operator's model folder, never anything outside it.
+
+From a model id to files and a revision: hub, `local:`, `demo:` and presets.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.contract.errors import ModelNotFound, ModelUnsupported
-from service.contract.profile_requests import ProfileRequest
-from workers.models import demo, hub, local, presets, weights
-from workers.models.options import LoadOptions
+from lacuna.architectures import configs
+from lacuna.contract.errors import ModelNotFound, ModelUnsupported, TooLarge
+from lacuna.contract.profile_requests import ProfileRequest
+from workers.models import demo, hub, weights
+from workers.models.loaded import LoadOptions
+
+_COUNTS = re.compile(r"(.*_)?(n_?)?(layers?|blocks?|depths?|experts?)")
+"""Names under which configurations state how many modules there are."""
+
+
+def check(model: str, config: Mapping[str, Any], most: int) -> None:
+    """Refuse a configuration with more layers (blocks, experts), in any of its parts, than `most`.
+
+    Raises:
+        TooLarge: naming the field of the configuration, the limit and its setting.
+    """
+    for name, count in _counts(config):
+        if count > most:
+            raise TooLarge(
+                f"`model`: {model} has {name} = {count}, above the limit of {most} "
+                "(LACUNA_MAX_MODEL_LAYERS)",
+                field="model",
+            )
+
+
+def _counts(config: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _counts(value)
+        elif isinstance(name, str) and name == "layer_types" and isinstance(value, (list, tuple)):
+            yield f"len({name})", len(value)
+        elif (
+            isinstance(name, str)
+            and _COUNTS.fullmatch(name)
+            and isinstance(value, (int, float))
+            and not isinstance(value, bool)
+        ):
+            yield name, value
+
+
+_Stamp = tuple[str, int, int, int]
+_DIGESTS: dict[_Stamp, str] = {}  # by path, inode, size and time: large files are read once
+
+
+def names(model_dir: Path | None) -> list[str]:
+    """Local models that could be asked for, sorted: folders with a config.json."""
+    if model_dir is None or not model_dir.is_dir():
+        return []
+    found = []
+    for entry in sorted(model_dir.iterdir()):
+        try:
+            folder = find(entry.name, model_dir)
+        except ModelNotFound:
+            continue
+        if (folder / "config.json").is_file():
+            found.append(entry.name)
+    return found
+
+
+def find(name: str, model_dir: Path | None) -> Path:
+    """Folder of a local model, symlinks resolved.
+
+    Raises:
+        ModelNotFound: local models are switched off, there is no such folder, or the name or one
+            of the files that would be read leads outside the model folder.
+    """
+    if model_dir is None:
+        raise ModelNotFound(
+            "`model`: this worker serves no local models (LACUNA_MODEL_DIR is not set)",
+            field="model",
+        )
+    missing = ModelNotFound(f"`model`: no local model is named {name!r}", field="model")
+    if not name or name.startswith(".") or any(sign in name for sign in "/\\\0"):
+        raise missing
+    root = model_dir.resolve()
+    try:
+        folder = (root / name).resolve(strict=True)
+    except OSError as error:  # no such folder, a loop of links, a name too long for the disk
+        raise missing from error
+    if not folder.is_relative_to(root) or folder == root or not folder.is_dir():
+        raise missing
+    if not all(path.resolve().is_relative_to(root) for path in _read(folder)):
+        raise missing
+    return folder
+
+
+def digest(folder: Path) -> str:
+    """Content digest (40 hex characters) of every file that loading would read.
+
+    Names and contents count, times and places do not: a copied folder is the same model.
+    """
+    whole = hashlib.sha256()
+    for path in _read(folder):
+        whole.update(f"{path.name}\0{_file_digest(path)}\n".encode())
+    return whole.hexdigest()[:40]
+
+
+def files(folder: Path) -> list[str]:
+    """Names at the top level of a folder."""
+    return sorted(entry.name for entry in folder.iterdir() if entry.is_file())
+
+
+def _read(folder: Path) -> Iterator[Path]:
+    present = files(folder)
+    for name in sorted(weights.config_files(present) | weights.weight_files(present)):
+        yield folder / name
+
+
+def _file_digest(path: Path) -> str:
+    stat = path.stat()
+    stamp = (str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    if stamp not in _DIGESTS:
+        with path.open("rb") as file:
+            _DIGESTS[stamp] = hashlib.file_digest(file, "sha256").hexdigest()
+    return _DIGESTS[stamp]
 
 
 @dataclass(frozen=True)
@@ -43,7 +163,7 @@ class Resolved:
     model: str
     revision: str
     pretrained: bool
-    place: hub.Snapshot | presets.Preset | Path
+    place: hub.Snapshot | configs.Preset | Path
 
 
 def resolve(request: ProfileRequest, options: LoadOptions) -> Resolved:
@@ -53,7 +173,7 @@ def resolve(request: ProfileRequest, options: LoadOptions) -> Resolved:
         ModelNotFound, ModelGated, ModelUnreachable.
     """
     model, pretrained = request.model, request.weights == "pretrained"
-    place: hub.Snapshot | presets.Preset | Path
+    place: hub.Snapshot | configs.Preset | Path
     if model.startswith("demo:"):
         _no_revision(request)
         name = model.removeprefix("demo:")
@@ -61,13 +181,13 @@ def resolve(request: ProfileRequest, options: LoadOptions) -> Resolved:
         place = demo.folder(name, options.data_dir)
     elif model.startswith("local:"):
         _no_revision(request)
-        place = local.find(model.removeprefix("local:"), options.model_dir)
-        revision = local.digest(place)
-    elif not pretrained and request.revision is None and (preset := presets.find(model)):
+        place = find(model.removeprefix("local:"), options.model_dir)
+        revision = digest(place)
+    elif not pretrained and request.revision is None and (preset := configs.find(model)):
         place, revision = preset, _digest(preset.config)
     elif model.startswith("preset:"):
         _no_revision(request)
-        known = ", ".join(presets.presets())
+        known = ", ".join(configs.presets())
         raise ModelNotFound(
             f"`model`: no preset is named {model!r}; there is {known}", field="model"
         )
@@ -84,21 +204,21 @@ def fetch(resolved: Resolved, options: LoadOptions) -> Source:
         ModelNotFound, ModelGated, ModelUnreachable, ModelUnsupported, WeightsUnsafe.
     """
     model, pretrained, place = resolved.model, resolved.pretrained, resolved.place
-    if isinstance(place, presets.Preset):
+    if isinstance(place, configs.Preset):
         return Source(model, resolved.revision, False, dict(place.config), None, False)
     if isinstance(place, hub.Snapshot):
         folder = hub.fetch(place, options, pretrained=pretrained)
     else:
         folder = place
-        weights.check_files(model, local.files(folder), pretrained=pretrained)
+        weights.check_files(model, files(folder), pretrained=pretrained)
     if pretrained:
-        weights.check_index(model, folder, local.files(folder))
+        weights.check_index(model, folder, files(folder))
     with weights.judging(model):
         config = _read_config(model, folder)
         weights.check_config(model, config, pretrained=pretrained)
     if not pretrained:
         config.pop("quantization_config", None)
-    has_tokenizer = weights.has_tokenizer(local.files(folder))
+    has_tokenizer = weights.has_tokenizer(files(folder))
     return Source(model, resolved.revision, pretrained, config, folder, has_tokenizer)
 
 

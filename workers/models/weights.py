@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from service.contract.errors import LacunaError, ModelUnsupported, WeightsUnsafe
+from lacuna.contract.errors import LacunaError, ModelUnsupported, WeightsUnsafe
 
 _WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 _INDEX = "model.safetensors.index.json"

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from service.contract.errors import StoreUnavailable
-from service.local.last_words import last_words
+from lacuna.contract.errors import StoreUnavailable
+from service.local.stack import last_words
 from service.logs import JsonFormatter, TextFormatter, _Formatter
 
 FORMATTERS = [JsonFormatter([]), TextFormatter([])]
@@ -60,7 +60,7 @@ def test_the_server_logs_a_traceback_as_a_message_and_a_phrase_after_it(style: _
         "Traceback (most recent call last):\n"
         '  File "app.py", line 172, in _check_policy\n'
         "    raise StoreUnavailable(found)\n"
-        "service.contract.errors.StoreUnavailable: set it to noeviction\n"
+        "lacuna.contract.errors.StoreUnavailable: set it to noeviction\n"
     )
     lines = [
         logged(style, logging.INFO, "Waiting for application startup."),

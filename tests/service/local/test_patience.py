@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from service import embedded
-from service.contract.errors import StoreUnavailable
-from service.local import Stack, StackError
-from service.local.patience import await_store, shown
+from lacuna.contract.errors import StoreUnavailable
+from service.local import store
+from service.local.stack import Stack, StackError, await_store, shown
 from service.settings import Settings
 
 NOBODY = "redis://someone:hush-hush@127.0.0.1:9/0"
@@ -23,7 +22,7 @@ NOBODY = "redis://someone:hush-hush@127.0.0.1:9/0"
 @contextmanager
 def configured(folder: Path, **options: str) -> Iterator[str]:
     """A server with these options, apart from the one of the other tests."""
-    with embedded.ensure(folder) as server, closing(redis.Redis.from_url(server.url)) as client:
+    with store.ensure(folder) as server, closing(redis.Redis.from_url(server.url)) as client:
         for name, value in options.items():
             client.config_set(name.replace("_", "-"), value)
         yield server.url
@@ -39,13 +38,13 @@ def test_a_store_that_answers_is_not_waited_for(redis_url: str) -> None:
 
 def test_a_store_may_start_later(short_dir: Path) -> None:
     told: list[str] = []
-    started: list[embedded.EmbeddedServer] = []
+    started: list[store.EmbeddedServer] = []
 
     def start(line: str) -> None:
         told.append(line)
         starter.start()
 
-    starter = threading.Thread(target=lambda: started.append(embedded.ensure(short_dir)))
+    starter = threading.Thread(target=lambda: started.append(store.ensure(short_dir)))
     await_store(f"unix://{short_dir}/redis.sock", 60.0, start)
     starter.join()
     started[0].close()
@@ -98,7 +97,7 @@ def test_no_waiting_helps_against_a_number_that_the_server_has_not(redis_url: st
 def test_a_service_says_which_store_it_waits_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("service.local._READY_SECONDS", 1.0)
+    monkeypatch.setattr("service.local.stack._READY_SECONDS", 1.0)
     settings = Settings.model_validate({"data_dir": tmp_path, "redis_url": NOBODY})
     with pytest.raises(StackError, match=r"store at redis://127.0.0.1:9/0 did not answer in 1 s"):
         Stack(settings).__enter__()

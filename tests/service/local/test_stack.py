@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from service import local
-from service.local import Stack, StackError
+from service.local import stack as local
+from service.local.stack import Stack, StackError
 from service.settings import Settings
 
 

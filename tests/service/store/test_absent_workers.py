@@ -8,12 +8,12 @@ import pytest
 import redis
 import redis.asyncio
 
-from service.contract.models import WorkerModels
+from lacuna.contract.models import WorkerModels
 from service.store import keys
 from service.store.claims import ClaimStore
-from service.store.jobs import JobStore
+from service.store.fleet import served
 from service.store.keys import QueueName
-from service.store.registry import served
+from service.store.queue import JobStore
 
 JOBS = [f"{number:032x}" for number in range(50)]
 

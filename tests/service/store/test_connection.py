@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from service import embedded
-from service.contract.errors import StoreUnavailable
+from lacuna.contract.errors import StoreUnavailable
+from service.local import store
 from service.store.connection import (
     connect,
     connect_async,
@@ -109,7 +109,7 @@ async def test_nothing_connects_on_construction() -> None:
 class Failover:
     """Two servers, and an address that leads to the first of them until `demote`."""
 
-    def __init__(self, folder: Path, old: embedded.EmbeddedServer) -> None:
+    def __init__(self, folder: Path, old: store.EmbeddedServer) -> None:
         self.folder, self.old = folder, redis.Redis.from_url(old.url)
         self.name = folder / "primary"
         self.name.symlink_to(folder / "old" / "redis.sock")
@@ -124,7 +124,7 @@ class Failover:
 
 @pytest.fixture
 def failover(short_dir: Path) -> Iterator[Failover]:
-    with embedded.ensure(short_dir / "old") as old, embedded.ensure(short_dir / "new"):
+    with store.ensure(short_dir / "old") as old, store.ensure(short_dir / "new"):
         yield Failover(short_dir, old)
 
 

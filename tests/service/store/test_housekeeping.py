@@ -10,19 +10,19 @@ import pytest
 import redis
 import redis.asyncio
 
-from service import embedded
+from service.local import store
 from service.store import keys
 from service.store.claims import ClaimStore, Outcome
 from service.store.connection import connect, connect_async
-from service.store.housekeeping import keep_house
-from service.store.jobs import JobStore
+from service.store.fleet import keep_house
 from service.store.profiles import ProfileStore
+from service.store.queue import JobStore
 
 JOB, OTHER, PROFILE = "a" * 32, "b" * 32, "c" * 32
 
 
 async def test_it_sweeps_evicts_and_survives_an_outage(short_dir: Path) -> None:
-    server = embedded.ensure(short_dir, fsync="always")
+    server = store.ensure(short_dir, fsync="always")
     client = connect_async(server.url)
     jobs, profiles = JobStore(client), ProfileStore(client)
     claims = ClaimStore(connect(server.url), name="w", queues=["cpu"], lease=0.4)
@@ -36,7 +36,7 @@ async def test_it_sweeps_evicts_and_survives_an_outage(short_dir: Path) -> None:
     task = asyncio.create_task(keep_house(jobs, profiles, lease=0.4, profile_ttl=60))
     server.close()
     await asyncio.sleep(0.5)
-    with embedded.ensure(short_dir):
+    with store.ensure(short_dir):
         end = time.monotonic() + 10
         while (await jobs.get(OTHER)).state != "queued":
             assert time.monotonic() < end
@@ -50,7 +50,7 @@ async def test_it_sweeps_evicts_and_survives_an_outage(short_dir: Path) -> None:
 async def test_a_job_that_lost_its_last_worker_is_named_in_the_log(
     short_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with embedded.ensure(short_dir) as server:
+    with store.ensure(short_dir) as server:
         client = connect_async(server.url)
         jobs, profiles = JobStore(client, max_attempts=1), ProfileStore(client)
         claims = ClaimStore(connect(server.url), name="w", queues=["cpu"], lease=0.2)

@@ -13,13 +13,13 @@ import pytest
 import redis
 import redis.asyncio
 
-from service.contract.errors import JobNotFound, QueueFull, StoreUnavailable
-from service.contract.jobs import Failure
+from lacuna.contract.errors import JobNotFound, QueueFull, StoreUnavailable
+from lacuna.contract.jobs import Failure
 from service.store import keys
 from service.store.claims import ClaimStore, Outcome
 from service.store.connection import connect_async
-from service.store.jobs import JobStore
 from service.store.profiles import read_profile
+from service.store.queue import JobStore
 
 REQUEST = b'{"model": "preset:gpt2"}'
 

@@ -11,12 +11,12 @@ import pytest
 import redis
 import redis.asyncio
 
-from service import embedded
-from service.contract.errors import StoreUnavailable
+from lacuna.contract.errors import StoreUnavailable
+from service.local import store
 from service.store import keys
 from service.store.claims import Claim, ClaimStore, Outcome
 from service.store.connection import connect, connect_async
-from service.store.jobs import JobStore
+from service.store.queue import JobStore
 
 TEXT = b"a" * 1_000_000
 ROOM = 20 * len(TEXT)
@@ -25,7 +25,7 @@ ROOM = 20 * len(TEXT)
 @pytest.fixture
 async def small(short_dir: Path) -> AsyncIterator[redis.asyncio.Redis]:
     """A server of its own with room for few: what the session's holds depends on other tests."""
-    with embedded.ensure(short_dir) as server:
+    with store.ensure(short_dir) as server:
         client = connect_async(server.url)
         used = (await client.info("memory"))["used_memory"]
         await client.config_set("maxmemory", used + ROOM)

@@ -9,13 +9,12 @@ import pytest
 import redis
 import redis.asyncio
 
-from service.contract.jobs import Failure
-from service.contract.models import WorkerModels
-from service.store import keys, scripts
+from lacuna.contract.jobs import Failure
+from lacuna.contract.models import WorkerModels
+from service.store import connection, keys
 from service.store.claims import ClaimStore, Outcome
-from service.store.jobs import JobStore
-from service.store.metrics import COUNTERS, metrics
-from service.store.registry import workers
+from service.store.fleet import COUNTERS, metrics, workers
+from service.store.queue import JobStore
 
 
 def name(number: int) -> str:
@@ -99,7 +98,7 @@ async def test_jobs_of_a_queue_without_workers_move_after_a_while(
     cpu.expire()
     assert cpu.claim() is None
     monkeypatch.setattr(keys, "STRANDED_US", 1)
-    scripts.source.cache_clear()
+    connection.source.cache_clear()
     ClaimStore(redis_sync, name="c", queues=["cpu"]).expire()
-    scripts.source.cache_clear()
+    connection.source.cache_clear()
     assert cpu.claim() is not None

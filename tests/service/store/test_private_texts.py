@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from service import embedded
-from service.contract.jobs import Failure
+from lacuna.contract.jobs import Failure
+from service.local import store
 from service.store.claims import ClaimStore, Outcome
 from service.store.connection import connect, connect_async
-from service.store.jobs import JobStore
+from service.store.queue import JobStore
 
 JOB, SECRET = "a" * 32, b"what only its caller may know"
 Ends = Callable[[ClaimStore], object]
@@ -21,7 +21,7 @@ Ends = Callable[[ClaimStore], object]
 
 @pytest.fixture
 async def jobs(short_dir: Path) -> AsyncIterator[JobStore]:
-    with embedded.ensure(short_dir, fsync="always") as server:
+    with store.ensure(short_dir, fsync="always") as server:
         client = connect_async(server.url)
         yield JobStore(client)
         await client.aclose()

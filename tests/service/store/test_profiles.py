@@ -9,13 +9,13 @@ import pytest
 import redis
 import redis.asyncio
 
-from service.contract.errors import InvalidRequest, ProfileNotFound, StoreUnavailable
-from service.contract.profiles import ProfileSummary
+from lacuna.contract.errors import InvalidRequest, ProfileNotFound, StoreUnavailable
+from lacuna.contract.profiles import ProfileSummary
 from service.store import keys
 from service.store.claims import ClaimStore, Outcome
 from service.store.connection import connect_async
-from service.store.jobs import JobStore
 from service.store.profiles import ProfileStore
+from service.store.queue import JobStore
 
 
 def name(number: int) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.contract.jobs import Failure
-from service.store.records import _FIELDS, iso, job_from_view
+from lacuna.contract.jobs import Failure
+from service.store.queue import _FIELDS, iso, job_from_view
 
 JOB = "a" * 32
 SECOND = 1_000_000

@@ -9,10 +9,10 @@ from typing import get_args
 import pytest
 import redis
 
-from service.store import keys, scripts
-from service.store.scripts import ScriptName, source
+from service.store import connection, keys
+from service.store.connection import ScriptName, source
 
-FOLDER = Path(scripts.__file__).parent / "scripts"
+FOLDER = Path(connection.__file__).parent / "scripts"
 NAMES = get_args(ScriptName)
 
 

@@ -8,8 +8,8 @@ import pytest
 import redis
 import redis.asyncio
 
-from service.store import keys, tokenizers
-from service.store.tokenizers import TokenizerStore, digest, publish_tokenizer
+from service.store import keys, profiles
+from service.store.profiles import TokenizerStore, digest, publish_tokenizer
 
 DOCUMENT = '{"version": "1.0", "model": "ü"}'
 
@@ -48,7 +48,7 @@ async def test_what_does_not_match_its_digest_is_not_served(
 
 
 def test_a_monstrous_tokenizer_is_not_stored(redis_sync: redis.Redis) -> None:
-    assert publish_tokenizer(redis_sync, "x" * (tokenizers.MAX_BYTES + 1)) is None
+    assert publish_tokenizer(redis_sync, "x" * (profiles.MAX_BYTES + 1)) is None
     assert list(redis_sync.scan_iter("*tokenizer*")) == []
 
 
@@ -57,13 +57,13 @@ async def test_it_is_unpacked_beside_the_event_loop(
 ) -> None:
     name = publish_tokenizer(redis_sync, DOCUMENT)
     assert name is not None
-    where, digest = [], tokenizers.digest
+    where, digest = [], profiles.digest
 
     def noted(document: str) -> str:
         where.append(threading.current_thread())
         return digest(document)
 
-    monkeypatch.setattr(tokenizers, "digest", noted)
+    monkeypatch.setattr(profiles, "digest", noted)
     assert await TokenizerStore(redis_async).get(name) == DOCUMENT
     assert where
     assert threading.main_thread() not in where

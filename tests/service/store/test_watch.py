@@ -9,12 +9,12 @@ import pytest
 import redis
 import redis.asyncio
 
-from service.contract.jobs import Job
-from service.store import jobs as jobs_module
+from lacuna.contract.jobs import Job
 from service.store import keys, watch
+from service.store import queue as jobs_module
 from service.store.claims import ClaimStore
 from service.store.connection import connect_async
-from service.store.jobs import JobStore
+from service.store.queue import JobStore
 
 JOB = "a" * 32
 

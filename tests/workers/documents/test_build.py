@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from service.contract.errors import DocumentsUnusable
-from service.contract.profile_requests import Documents
+from lacuna.contract.errors import DocumentsUnusable
+from lacuna.contract.profile_requests import Documents
 from workers import documents
-from workers.documents import DocumentSet, builtin
+from workers.documents import DocumentSet
+from workers.documents import corpus as builtin
 from workers.models.loaded import LoadedModel
 
 TEMPLATES = {
@@ -38,7 +39,11 @@ def test_exactly_n_tokens_by_the_tokenizer_s_own_policy(
     policy: str, source: Any, loaded: Callable[[str], LoadedModel]
 ) -> None:
     _, prefix, suffix = TEMPLATES[policy]
-    texts = [builtin.text()[:2_000], builtin.text()[5_000:8_000]] if source == "inline" else None
+    texts = (
+        [builtin.builtin_text()[:2_000], builtin.builtin_text()[5_000:8_000]]
+        if source == "inline"
+        else None
+    )
     found = documents.build(
         Documents(source=source, count=2, texts=texts), loaded(policy), 40, seed=0
     )
@@ -56,7 +61,7 @@ def test_inline_documents_are_what_the_tokenizer_makes_of_the_text(
     policy: str, loaded: Callable[[str], LoadedModel]
 ) -> None:
     model = loaded(policy)
-    text = builtin.text()[1_000:1_400]
+    text = builtin.builtin_text()[1_000:1_400]
     whole = model.tokenizer(text)["input_ids"]  # type: ignore[misc]
     found = documents.build(Documents(source="inline", texts=[text]), model, len(whole), seed=0)
     assert found.ids[0].tolist() == whole
@@ -67,7 +72,7 @@ def test_builtin_documents_are_spread_over_the_whole_corpus(
     loaded: Callable[[str], LoadedModel],
 ) -> None:
     model = loaded("none")
-    corpus = model.tokenizer(builtin.text(), add_special_tokens=False)["input_ids"]  # type: ignore[misc]
+    corpus = model.tokenizer(builtin.builtin_text(), add_special_tokens=False)["input_ids"]  # type: ignore[misc]
     found = documents.build(Documents(count=10), model, 100, seed=0)
     step = len(corpus) // 100 // 10
     for i, row in enumerate(found.ids.tolist()):
@@ -86,7 +91,7 @@ def test_fewer_documents_than_asked_get_used_with_a_warning(
 
 
 def test_too_short_texts_are_left_out_never_padded(loaded: Callable[[str], LoadedModel]) -> None:
-    texts = ["short", builtin.text()[:1_000], "", "also short"]
+    texts = ["short", builtin.builtin_text()[:1_000], "", "also short"]
     spec = Documents.model_construct(source="inline", count=16, texts=texts, name=None)
     found = documents.build(spec, loaded("bos"), 50, seed=0)
     assert found.ids.shape == (1, 50)
@@ -96,7 +101,7 @@ def test_too_short_texts_are_left_out_never_padded(loaded: Callable[[str], Loade
 
 
 def test_more_texts_than_count_is_said(loaded: Callable[[str], LoadedModel]) -> None:
-    texts = [builtin.text()[i : i + 500] for i in range(0, 2_500, 500)]
+    texts = [builtin.builtin_text()[i : i + 500] for i in range(0, 2_500, 500)]
     found = documents.build(
         Documents(source="inline", texts=texts, count=2), loaded("none"), 20, seed=0
     )
@@ -167,7 +172,7 @@ def test_digest_is_of_shape_and_ids() -> None:
 
 def test_corpus_reads_through_build(loaded: Callable[[str], LoadedModel], tmp_path: Path) -> None:
     (tmp_path / "prose").mkdir()
-    (tmp_path / "prose" / "a.txt").write_text(builtin.text()[:4_000])
+    (tmp_path / "prose" / "a.txt").write_text(builtin.builtin_text()[:4_000])
     spec = Documents(source="corpus", name="prose", count=3)
     found = documents.build(spec, loaded("bos"), 60, seed=0, corpus_dir=tmp_path)
     assert found.ids.shape == (3, 60)

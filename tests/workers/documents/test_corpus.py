@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from service.contract.errors import DocumentsUnusable
-from workers.documents import builtin, corpus
+from lacuna.contract.errors import DocumentsUnusable
+from workers.documents import corpus
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def tokenizer(make_tokenizer: Callable[..., Any]) -> Any:
 
 
 def prose(number: int, size: int = 600) -> str:
-    return builtin.text()[number * 5_000 : number * 5_000 + size]
+    return corpus.builtin_text()[number * 5_000 : number * 5_000 + size]
 
 
 def ids(tokenizer: Any, text: str) -> list[int]:
@@ -102,7 +102,7 @@ def test_reads_no_further_than_needed(tokenizer: Any, tmp_path: Path) -> None:
 
 
 def test_a_long_text_begins_as_the_whole_of_it_would(tokenizer: Any, tmp_path: Path) -> None:
-    text = builtin.text()
+    text = corpus.builtin_text()
     (tmp_path / "a.txt").write_text(text)
     (found,) = corpus.pieces(tokenizer, tmp_path, 2_000, 1)
     assert found == ids(tokenizer, text)[:2_000]

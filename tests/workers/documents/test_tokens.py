@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from workers.documents import builtin, tokens
+from workers.documents import corpus, tokens
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_beginning_is_what_the_whole_text_begins_with(
     make_tokenizer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer = make_tokenizer()
-    text = builtin.text()[:60_000]
+    text = corpus.builtin_text()[:60_000]
     whole = tokens.encode(tokenizer, text)
     monkeypatch.setattr(tokens, "_PARTS", 1_000)
     for size in (1, 100, 2_000):
@@ -51,17 +51,17 @@ def test_texts_longer_than_the_model_s_context_raise_no_warning(
     make_tokenizer: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        found = tokens.encode(make_tokenizer(), builtin.text()[:3_000])
+        found = tokens.encode(make_tokenizer(), corpus.builtin_text()[:3_000])
     assert len(found) > 64
     assert caplog.records == []
 
 
 def test_builtin_text_is_prose_and_its_tokens_are_kept(make_tokenizer: Callable[..., Any]) -> None:
-    assert len(builtin.text()) > 300_000
+    assert len(corpus.builtin_text()) > 300_000
     tokenizer = make_tokenizer()
-    assert builtin.tokens(tokenizer) is builtin.tokens(tokenizer)
+    assert corpus.builtin_tokens(tokenizer) is corpus.builtin_tokens(tokenizer)
 
 
 def test_examples_in_the_docstrings() -> None:
-    assert doctest.testmod(builtin).failed == 0
-    assert doctest.testmod(builtin).attempted > 0
+    assert doctest.testmod(corpus).failed == 0
+    assert doctest.testmod(corpus).attempted > 0

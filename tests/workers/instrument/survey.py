@@ -14,16 +14,16 @@ import transformers
 from tiny_types import NotBuilt, tiny
 from transformers import PreTrainedModel
 
-from service.contract.errors import LacunaError, ModelUnsupported
-from service.contract.profile_requests import PREDICTION_NAMES
-from workers import predict
+from lacuna.contract.errors import LacunaError, ModelUnsupported
+from lacuna.contract.profile_requests import PREDICTION_NAMES
+from workers.attention.kernels import KernelTap
 from workers.documents import DocumentSet
+from workers.influence import influence
+from workers.influence.mixing import MixingTap, Tap
 from workers.instrument import Instrumentation, describe_positions, inspect
-from workers.measure import gains, influence
-from workers.measure.kernels import KernelTap
-from workers.measure.mixing import MixingTap
-from workers.measure.taps import Tap
+from workers.job import predictions
 from workers.models.loaded import LoadedModel
+from workers.second_moment import moments
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = ROOT / "docs" / "models.md"
@@ -81,7 +81,7 @@ def _measured(model_type: str, model: PreTrainedModel) -> Row:
 
 def _failure(
     model: PreTrainedModel, found: Instrumentation
-) -> tuple[str | None, gains.Prediction | None]:
+) -> tuple[str | None, moments.Prediction | None]:
     """Run a whole measurement with its predictions; what went wrong, if anything."""
     taps: list[Tap] = []
     mixing = MixingTap(model, found.sites)
@@ -104,19 +104,22 @@ def _failure(
         return "kernels are not finite", None
     if not found.sites:
         return None, None
-    failure = _failing(predict.Evidence(LENGTH, mixing.per_document.mean(axis=0), attention))
-    return failure if found.level == "full" else None, gains.predict(model, found, ids)
+    failure = _failing(predictions.Evidence(LENGTH, mixing.per_document.mean(axis=0), attention))
+    return failure if found.level == "full" else None, moments.predict(model, found, ids)
 
 
-def _failing(evidence: predict.Evidence) -> str | None:
+def _failing(evidence: predictions.Evidence) -> str | None:
     """What is missing of the predictions that follow from mixing and kernels."""
     try:
         for name in PREDICTION_NAMES:
-            if name != "second_moment" and abs(predict.predict(name, evidence).sum() - 1) > 1e-9:
+            if (
+                name != "second_moment"
+                and abs(predictions.predict(name, evidence).sum() - 1) > 1e-9
+            ):
                 return f"{name} does not sum to 1"
-        predict.forces(evidence)
-        predict.collapse(evidence)
-    except predict.Unavailable as reason:
+        predictions.forces(evidence)
+        predictions.collapse(evidence)
+    except predictions.Unavailable as reason:
         return f"no prediction of kernels: {reason}"
     return None
 

@@ -8,9 +8,9 @@ from tiny_families import build
 from tiny_types import tiny
 from torch import Tensor
 
+from workers.attention.kernels import KernelTap
 from workers.instrument import inspect
 from workers.instrument.capture import choose
-from workers.measure.kernels import KernelTap
 
 
 def logits(model: object, ids: Tensor) -> Tensor:

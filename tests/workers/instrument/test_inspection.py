@@ -7,9 +7,9 @@ from tiny_types import tiny
 from torch import Tensor
 from transformers import T5ForConditionalGeneration
 
-from service.contract.errors import ModelUnsupported
+from lacuna.contract.errors import ModelUnsupported
 from workers.instrument import inspect
-from workers.instrument.silence import silenced
+from workers.instrument.sites import silenced
 
 NAMES = [name for name in FAMILIES if name not in ("t5", "bert", "mamba")]
 CAPTURE = {

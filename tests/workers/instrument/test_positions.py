@@ -5,9 +5,9 @@ import torch
 from tiny_families import FAMILIES, WINDOW, build
 from torch import Tensor
 
-from service.contract.errors import ModelUnsupported
+from lacuna.contract.errors import ModelUnsupported
 from workers.instrument import describe_positions, inspect, positions_off
-from workers.instrument.position_kind import unevenness
+from workers.instrument.positions import unevenness
 
 KINDS = {
     "alibi": ["bloom", "bloom_post_norm", "mpt", "falcon_alibi"],

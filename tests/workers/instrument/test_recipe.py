@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from workers.instrument import recipe
+from workers.instrument import sites
 from workers.instrument.sites import Site, Tap
-from workers.instrument.symbols import add, ratio, scale
-from workers.instrument.tracker import track
+from workers.instrument.tracker import add, ratio, scale, track
 
 WIDTH = 12
 
@@ -94,9 +93,9 @@ class Stack(nn.Module):
         return x
 
 
-def written(form: str, **shape: int) -> recipe.Recipe:
+def written(form: str, **shape: int) -> sites.Recipe:
     ids = torch.arange(14).view(2, 7)
-    return recipe.write(track(Stack(form, **shape), ids, WIDTH))
+    return sites.write(track(Stack(form, **shape), ids, WIDTH))
 
 
 def taps(site: Site) -> tuple[tuple[str, str, float], tuple[str, str, float]]:

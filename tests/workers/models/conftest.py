@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from workers.models.options import LoadOptions
+from workers.models.loaded import LoadOptions
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from service.contract.errors import OutOfMemory, TooLong
-from service.contract.profile_requests import ProfileRequest
+from lacuna.contract.errors import OutOfMemory, TooLong
+from lacuna.contract.profile_requests import ProfileRequest
 from workers.models import cache as caching
 from workers.models.cache import ModelCache
-from workers.models.options import LoadOptions
+from workers.models.loaded import LoadOptions
 
 
 def request(name: str = "a", **fields: Any) -> ProfileRequest:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GgufConfig
 
-from service.contract.errors import InternalError, ModelNotFound
+from lacuna.contract.errors import InternalError, ModelNotFound
 from workers.models import demo
 from workers.models.loaded import LoadedModel
 

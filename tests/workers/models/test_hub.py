@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from service.contract.errors import (
+from lacuna.contract.errors import (
     LacunaError,
     ModelGated,
     ModelNotFound,
@@ -20,11 +20,11 @@ from service.contract.errors import (
     ModelUnsupported,
     WeightsUnsafe,
 )
-from service.contract.profile_requests import ProfileRequest
-from service.usecases import catalogue
+from lacuna.contract.profile_requests import ProfileRequest
+from service.answers import catalogue
 from workers.models import hub
+from workers.models.loaded import LoadOptions
 from workers.models.loading import load
-from workers.models.options import LoadOptions
 
 
 def _fake_hub() -> ModuleType:

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
-from service.contract.errors import (
+from lacuna.contract.errors import (
     ModelNotFound,
     ModelUnsupported,
     OutOfMemory,
@@ -19,7 +19,7 @@ from service.contract.errors import (
     TooLong,
     WeightsUnsafe,
 )
-from service.contract.profile_requests import ProfileRequest
+from lacuna.contract.profile_requests import ProfileRequest
 from workers.models import loading
 from workers.models.loading import LoadOptions, load
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from workers.models import facts, presets
+from lacuna.architectures import configs
+from workers.models import facts
 
 POSITIONS = {
     "gpt2": "learned",
@@ -25,9 +26,9 @@ LENGTHS = {
 }
 
 
-@pytest.mark.parametrize("name", presets.presets())
+@pytest.mark.parametrize("name", configs.presets())
 def test_builds_the_published_number_of_parameters(name: str) -> None:
-    preset = presets.presets()[name]
+    preset = configs.presets()[name]
     config = AutoConfig.for_model(**preset.config)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
@@ -41,16 +42,16 @@ def test_builds_the_published_number_of_parameters(name: str) -> None:
 
 
 def test_found_by_name_prefix_and_published_id() -> None:
-    gpt2 = presets.presets()["gpt2"]
-    assert presets.find("gpt2") is gpt2
-    assert presets.find("preset:gpt2") is gpt2
-    assert presets.find("openai-community/gpt2") is gpt2
-    assert presets.find("preset:Qwen2-0.5B") is presets.presets()["qwen2-0.5b"]
-    assert presets.find("preset:gpt5") is None
-    assert presets.find("someone/gpt2") is None
+    gpt2 = configs.presets()["gpt2"]
+    assert configs.find("gpt2") is gpt2
+    assert configs.find("preset:gpt2") is gpt2
+    assert configs.find("openai-community/gpt2") is gpt2
+    assert configs.find("preset:Qwen2-0.5B") is configs.presets()["qwen2-0.5b"]
+    assert configs.find("preset:gpt5") is None
+    assert configs.find("someone/gpt2") is None
 
 
 def test_names_are_valid_model_ids_and_ids_stand_for_one_preset() -> None:
-    published = [name for preset in presets.presets().values() for name in preset.published_as]
+    published = [name for preset in configs.presets().values() for name in preset.published_as]
     assert len(published) == len(set(published))
-    assert {"gpt2", "qwen2-0.5b", "bloom-560m"} <= set(presets.presets())
+    assert {"gpt2", "qwen2-0.5b", "bloom-560m"} <= set(configs.presets())

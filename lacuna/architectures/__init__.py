@@ -1,0 +1,1 @@
+"""Architectures: what is known of a model by its name or its configuration, without weights."""

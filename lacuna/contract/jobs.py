@@ -1,0 +1,42 @@
+"""Jobs: the life of an accepted request."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from lacuna.contract.base import Digest, Fraction, Wire
+
+JobState = Literal["queued", "running", "done", "failed", "cancelled"]
+TERMINAL: frozenset[JobState] = frozenset({"done", "failed", "cancelled"})
+
+
+class Failure(Wire):
+    """Why a job failed: a code of `lacuna.contract.errors`, with a sentence."""
+
+    code: str
+    detail: str
+    retryable: bool
+    field: str | None = None
+    """Dotted path of the request's field at fault, if there is one."""
+
+
+class Job(Wire):
+    """One job as its owner sees it. Times are ISO 8601 in UTC."""
+
+    id: Digest
+    state: JobState
+    attempt: int = Field(ge=0)
+    """Deliveries to a worker so far."""
+    progress: Fraction
+    message: str
+    position: int | None
+    """Jobs ahead in the queue; null unless queued."""
+    eta_seconds: float | None
+    failure: Failure | None
+    profile: str | None
+    """Address of the result once done."""
+    created_at: str
+    started_at: str | None
+    finished_at: str | None

@@ -1,0 +1,86 @@
+"""Models as users name them and as workers describe them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from lacuna.contract.base import Wire, pattern
+
+# A hub id is `name` or `owner/name`; `local:`, `demo:`, `preset:` are ours. A path never matches:
+# no leading slash or dot, no "..", no percent sign, at most one slash.
+_SEGMENT = r"[A-Za-z0-9][A-Za-z0-9_\-]*(?:\.[A-Za-z0-9_\-]+)*"
+MODEL_ID_PATTERN = pattern(
+    rf"^(?:(?:local|demo|preset):{_SEGMENT}|{_SEGMENT}(?:/{_SEGMENT})?)$",
+    "a model is a hub id (`name` or `owner/name`), `local:NAME`, `demo:NAME` or `preset:NAME`; "
+    "names have letters, digits and . _ -",
+)
+
+
+def _is_a_name(value: str) -> str:
+    if value.lower() in {"none", "null", "undefined"}:
+        raise ValueError(f"{value!r} is what an unset variable prints, not a model")
+    return value
+
+
+ModelId = Annotated[
+    str,
+    Field(min_length=1, max_length=160, pattern=MODEL_ID_PATTERN),
+    AfterValidator(_is_a_name),
+]
+
+PositionalEncoding = Literal[
+    "rotary", "alibi", "learned", "sinusoidal", "relative", "none", "other"
+]
+
+
+class ModelDescription(Wire):
+    """The model that was measured, as resolved by the worker."""
+
+    id: str
+    revision: str | None
+    """The commit or content digest that the request resolved to; null for random weights."""
+    architecture: str
+    """The model type in transformers, e.g. "llama"."""
+    layers: int
+    attention_layers: int
+    """Layers with softmax attention; fewer than `layers` in a hybrid model."""
+    heads: int
+    width: int
+    vocabulary: int
+    parameters: int
+    positional_encoding: PositionalEncoding
+    window: int | None
+    """Sliding-window length in keys, if any layer has one."""
+    max_length: int | None
+    """Longest input that the configuration declares."""
+    attention_implementation: str
+    block: Literal["sequential", "parallel", "mixed", "unknown"]
+    """How attention and MLP branches join the residual stream."""
+    support: Literal["full", "influence_only"]
+    support_notes: list[str]
+    tokenizer_digest: str | None
+
+
+class WorkerModels(Wire):
+    """What one live worker offers."""
+
+    worker: str
+    device: str
+    queue: Literal["cpu", "gpu"]
+    warm: list[str]
+    """Models that it holds in memory now."""
+    local: list[str]
+    """`local:` names that it can load."""
+
+
+class ModelCatalogue(Wire):
+    """Answer of GET /v1/models."""
+
+    demo: list[str]
+    presets: list[str]
+    """Architectures known by name: usable with `weights: random` and no network."""
+    architectures: list[str]
+    """Model types of the installed transformers that were measured by the test suite."""
+    workers: list[WorkerModels]

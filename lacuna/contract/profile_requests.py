@@ -1,0 +1,193 @@
+"""What POST /v1/profiles takes.
+
+What a profile request costs for a model of known size.
+
+The unit is one multiply-add of a model's forward pass; one core of a CPU does about 1.7e10 of them
+a second, with all that goes with each (the backward pass, and reading the kernels). One document
+of n tokens costs, with L layers of width w,
+
+    L n w (12 w + 2 n)
+
+12 w for the matrices of a layer and 2 n for its attention. SmolLM2 (w = 576) at 256, 1,024, 2,048
+and 4,096 tokens took 1.6e10 to 1.8e10 a second by this formula. The second-moment prediction adds,
+for each of 16 documents at most, in m <= 512 bins of positions and with H heads,
+
+    0.6 L n w (12 w + 2 n) + 1.5 L m w 12 w + 0.65 * 4 L H m^3
+
+for a pass that reads the kernels, for the gains of all branches at one token per bin, and for the
+evaluation. By it SmolLM2, GPT-2 and a Qwen2 of 24 layers took 1.6e10 to 2.1e10 a second at 256,
+1,024 and 2,048 tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import Field, model_validator
+
+from lacuna.contract.base import Wire, digest, pattern
+from lacuna.contract.models import ModelId
+
+METHOD_VERSION = "3"
+"""Changes whenever the same request would give other numbers; part of every job's and every
+profile's id, so that nothing of an older method answers for a newer one."""
+MAX_SEQUENCE_LENGTH = 131_072
+MAX_DOCUMENTS = 4_096
+MAX_TEXT_CHARACTERS = 2_000_000
+_NAME_PATTERN = pattern(
+    r"^[A-Za-z0-9][A-Za-z0-9_\-.]{0,99}$",
+    "a corpus is the name of a folder: up to 100 letters, digits and . _ -",
+)
+_REVISION_PATTERN = pattern(
+    r"^[A-Za-z0-9][A-Za-z0-9_\-./]{0,127}$",
+    "a revision is a commit, branch or tag: up to 128 letters, digits and . _ - /",
+)
+
+Objective = Literal["argmax_probability", "jacobian", "target_logprob"]
+PredictionName = Literal[
+    "attention_only",
+    "half_residual",
+    "residual",
+    "residual_content",
+    "measured_kernel",
+    "cesaro",
+    "second_moment",
+]
+PREDICTION_NAMES: tuple[PredictionName, ...] = get_args(PredictionName)
+
+_Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARACTERS)]
+
+
+class Documents(Wire):
+    """What the model reads while measured; each document has exactly `sequence_length` tokens."""
+
+    source: Literal["builtin", "random_tokens", "inline", "corpus"] = "builtin"
+    count: int = Field(default=16, ge=1, le=MAX_DOCUMENTS)
+    texts: (
+        Annotated[list[_Text], Field(fail_fast=True, min_length=1, max_length=MAX_DOCUMENTS)] | None
+    ) = None
+    """The documents themselves, for `inline`; never stored, never returned."""
+    name: str | None = Field(default=None, pattern=_NAME_PATTERN)
+    """Folder below the operator's corpus folder, for `corpus`."""
+
+    @model_validator(mode="after")
+    def _fields_fit_the_source(self) -> Self:
+        if (self.source == "inline") != (self.texts is not None):
+            raise ValueError("`texts` goes with source `inline`, and only with it")
+        if (self.source == "corpus") != (self.name is not None):
+            raise ValueError("`name` goes with source `corpus`, and only with it")
+        return self
+
+
+class Needle(Wire):
+    """The functional curve: a fact at each depth, and the log-probability of recalling it."""
+
+    depths: int = Field(default=9, ge=2, le=64)
+    facts: int = Field(default=8, ge=1, le=512)
+
+
+class ProfileRequest(Wire):
+    """What POST /v1/profiles takes; `model` alone is enough."""
+
+    model: ModelId
+    """Hub id, `local:NAME`, `demo:NAME` or `preset:NAME` (an architecture; random weights only)."""
+    revision: str | None = Field(default=None, pattern=_REVISION_PATTERN)
+    weights: Literal["pretrained", "random"] = "pretrained"
+    """`random` is the papers' step 0: the architecture before any training."""
+    seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    sequence_length: int = Field(default=256, ge=1, le=MAX_SEQUENCE_LENGTH)
+    documents: Documents = Documents()
+    objective: Objective | None = None
+    """Default: `argmax_probability`, and `jacobian` for random weights."""
+    target: str | None = Field(default=None, min_length=1, max_length=2_000)
+    """Continuation whose log-probability is differentiated, for `target_logprob`."""
+    probes: int = Field(default=4, ge=1, le=256)
+    """Random cotangents per document, for `jacobian`."""
+    predictions: (
+        Annotated[list[PredictionName], Field(fail_fast=True, max_length=len(PREDICTION_NAMES))]
+        | None
+    ) = None
+    """Default: every prediction that the model supports."""
+    positional_encoding: Literal["on", "off"] = "on"
+    content_scale: Literal["model", "raw"] = "model"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    needle: Needle | None = None
+    priority: Literal["normal", "high"] = "normal"
+
+    @model_validator(mode="after")
+    def _fields_fit_each_other(self) -> Self:
+        if (self.objective == "target_logprob") != (self.target is not None):
+            raise ValueError("`target` goes with objective `target_logprob`, and only with it")
+        if self.predictions is not None and len(set(self.predictions)) != len(self.predictions):
+            raise ValueError("`predictions` names one twice")
+        if self.model.startswith("preset:") and self.weights != "random":
+            raise ValueError("`model`: a preset has no trained weights; ask for `weights: random`")
+        return self
+
+    @property
+    def resolved_objective(self) -> Objective:
+        """The objective after defaults."""
+        if self.objective is not None:
+            return self.objective
+        return "jacobian" if self.weights == "random" else "argmax_probability"
+
+    @property
+    def confidential(self) -> bool:
+        """Whether it holds the caller's own words."""
+        return self.documents.texts is not None or self.target is not None
+
+    def identity(self) -> dict[str, Any]:
+        """The method and the request less what does not change its result, defaults filled in.
+
+        Equal identities are one job. The caller's own texts enter by digest alone.
+        """
+        fields = self.model_dump(mode="json", exclude={"priority"})
+        fields["method"] = METHOD_VERSION
+        fields["objective"] = self.resolved_objective
+        if self.resolved_objective != "jacobian":
+            fields["probes"] = None
+        if self.predictions is not None:
+            fields["predictions"] = sorted(self.predictions)
+        if self.documents.texts is not None:
+            fields["documents"]["texts"] = digest(self.documents.texts)
+        return fields
+
+    @property
+    def job_id(self) -> str:
+        """Content address of the canonical request."""
+        return digest(self.identity())
+
+
+ATTENTION = 2.0
+MATRICES = 12.0
+SECOND_MOMENT_DOCUMENTS = 16
+SECOND_MOMENT_BINS = 512
+"""Most bins of positions."""
+SECOND_MOMENT_WORK = 1e11
+"""Multiply-adds 4 L H m^3 per document at which there are fewer bins."""
+
+
+def cost(request: ProfileRequest, layers: int, heads: int, width: int) -> float:
+    """Multiply-adds, in the unit of the module."""
+    count, length = request.documents.count, request.sequence_length
+    # A forward and a backward pass cost alike; every further probe is a backward pass.
+    passes = (1 + request.probes) / 2 if request.resolved_objective == "jacobian" else 1.0
+    read = passes * count
+    if request.needle is not None:  # forward passes alone, one more without the fact
+        read += (request.needle.depths + 1) * request.needle.facts / 2
+    found = read * _document(layers, width, length)
+    if request.predictions is None or "second_moment" in request.predictions:
+        used = min(count, SECOND_MOMENT_DOCUMENTS)
+        found += used * _second_moment(layers, heads, width, length)
+    return found
+
+
+def _document(layers: int, width: int, length: int) -> float:
+    return layers * length * width * (MATRICES * width + ATTENTION * length)
+
+
+def _second_moment(layers: int, heads: int, width: int, length: int) -> float:
+    bins = min(length, SECOND_MOMENT_BINS)
+    gains = layers * bins * width * MATRICES * width
+    evaluation = min(4.0 * layers * heads * bins**3, SECOND_MOMENT_WORK)
+    return 0.6 * _document(layers, width, length) + 1.5 * gains + 0.65 * evaluation

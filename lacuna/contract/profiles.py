@@ -1,0 +1,394 @@
+"""Statements about one curve of influence over positions; shared by profiles and rollouts.
+
+Influence profiles: the main answer of Lacuna.
+
+Ways to look at stored profiles: another threshold, flat rows, two profiles side by side.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import ConfigDict, Field
+
+from lacuna.contract.base import Digest, Fraction, Wire
+from lacuna.contract.models import ModelDescription
+from lacuna.contract.profile_requests import Needle, Objective, PredictionName
+
+Threshold = float
+
+
+class Interval(Wire):
+    """A confidence interval of one number."""
+
+    low: float
+    high: float
+
+
+class DeadZone(Wire):
+    """The longest stretch of the prompt to which the model listens less than `threshold`.
+
+    Density 1 is what a model that weighs every position alike would give. Both densities are read
+    from the smoothed curve that decides where the zone is, so min_density <= mean_density <
+    threshold.
+    """
+
+    start: int = Field(ge=0)
+    """First position of the zone (0-based)."""
+    end: int = Field(ge=1)
+    """One past its last position."""
+    fraction: Fraction
+    """Share of the prompt that lies inside."""
+    mean_density: float = Field(ge=0)
+    """Mean of the smoothed density inside."""
+    min_density: float = Field(ge=0)
+    """Least smoothed density inside."""
+    argmin: int = Field(ge=0)
+    """Position of the least smoothed density."""
+    threshold: float = Field(gt=0)
+    start_band: Interval | None = None
+    """Bootstrap band of `start` over documents; null for a theoretical curve."""
+    end_band: Interval | None = None
+    support: Fraction | None = None
+    """Share of the bootstrap draws that have such a zone at all; the bands are of those. Below
+    0.975 another draw of documents may well have none. Null where there are no bands."""
+
+    @property
+    def span(self) -> str:
+        """First and last position, as a text names a stretch: "241-255" where `end` is 256."""
+        last = self.end - 1
+        return str(last) if last == self.start else f"{self.start}-{last}"
+
+
+class Shape(Wire):
+    """Where the mass of the curve lies and what such a curve is called."""
+
+    class_: Literal["u_shaped", "primacy", "recency", "flat", "collapsed"] = Field(alias="class")
+    primacy_mass: Fraction
+    """Mass on the first 10% of positions (uniform: 0.1)."""
+    recency_mass: Fraction
+    """Mass on the last 10% of positions."""
+    middle_mass: Fraction
+    primacy_excess: float
+    """`primacy_mass` less what a uniform curve has there."""
+    recency_excess: float
+    thresholds: dict[str, float]
+    """The numbers behind the verdict, by name."""
+
+
+class Force(Wire):
+    """What one ingredient of the architecture adds when it is switched on after the others."""
+
+    name: Literal["causal_mask", "residual", "positional_encoding", "content"]
+    influence: list[float]
+    mean_position: Fraction
+    """Mean of position/(n-1) under the curve; 0 = first token, 1 = last."""
+    shift: float
+    """Change of `mean_position` by this force: negative is primacy, positive is recency."""
+    primacy_mass: Fraction
+    recency_mass: Fraction
+    primacy_shift: float
+    recency_shift: float
+
+
+class Collapse(Wire):
+    """The depth limit: does the rollout collapse onto the first token?"""
+
+    verdict: str
+    """"finite mixing: no collapse as layers are added" or "collapses onto the first token as layers
+    are added" for a schedule given by a formula: of its limit, not of this depth; "not collapsed at
+    this depth" or "collapsed onto the first token at this depth" for a list of coefficients: a
+    measured model has no other. Of the rollout, which may be far from what was measured."""
+    collapses: bool
+    """What the verdict says: of the limit where there is one, else of this depth."""
+    lambda_sum: float = Field(ge=0)
+    """Sum of the mixing coefficients over layers; the theorem asks whether it stays finite."""
+    off_diagonal_sum: float = Field(ge=0)
+    """Sum over layers of lambda_t * max_i (1 - A_t[i, i])."""
+    last_to_last: Fraction
+    """P[n-1, n-1]: what the last token keeps of itself."""
+    last_to_first: Fraction
+    """P[n-1, 0]."""
+    row_entropy: float = Field(ge=0)
+    """Entropy of the last row in nats; ln n for a uniform curve, 0 after a collapse."""
+    evidence: str
+    """First what holds at this depth, then what more layers would do, then the numbers."""
+
+
+class RequestEcho(Wire):
+    """The request as resolved, without the caller's own texts."""
+
+    model: str
+    revision: str | None
+    weights: Literal["pretrained", "random"]
+    seed: int
+    sequence_length: int
+    objective: Objective
+    probes: int | None
+    positional_encoding: Literal["on", "off"]
+    content_scale: Literal["model", "raw"]
+    dtype: str
+    documents_source: str
+    documents_name: str | None
+    documents_asked: int
+    documents_digest: str
+    """SHA-256 of the token ids of all documents."""
+    target_digest: str | None
+    leading_bos: bool
+    """Whether the tokenizer's own policy put a BOS token first."""
+    needle: Needle | None
+
+
+class NeedleCurve(Wire):
+    """Retrieval by depth: mean log-probability of a fact's value."""
+
+    depth: list[Fraction]
+    """Where the fact stood, as a fraction of the context."""
+    position: list[int]
+    """Token offset of the fact."""
+    log_probability: list[float]
+    low: list[float]
+    high: list[float]
+    baseline: float
+    """The same without the fact in the context."""
+    facts: int
+    spearman_with_influence: float | None
+    """Rank agreement between this curve and the density of influence over the facts' own tokens."""
+
+
+class Measured(Wire):
+    """The influence of each position on the last token's output, normalised to sum 1."""
+
+    influence: list[float]
+    low: list[float]
+    high: list[float]
+    """95% bootstrap band over documents; of one document it has no width, its noise is unknown."""
+    per_document: list[float]
+    """Each document normalised first, then averaged: no document dominates."""
+    documents: int
+    split_half_wasserstein: float | None
+    """W1 between the two halves of the documents: how much noise remains; null for one document."""
+    split_half_wasserstein_per_document: float | None = None
+    standard_error: list[float] | None = None
+    """Of `influence` over the random probes of `jacobian`, documents fixed; null elsewhere and with
+    one probe. `low` and `high` hold both."""
+    last_token_attention: list[float] | None = None
+    """Mean attention row of the last token over layers and heads; a second source, no gradient."""
+    needle: NeedleCurve | None = None
+
+
+class Mixing(Wire):
+    """The mixing coefficient lambda per attention layer, bottom to top."""
+
+    lambda_: list[Fraction] = Field(alias="lambda")
+    layers: list[int] | None = None
+    """Each one's number in the model's own stack, from 0: a hybrid has attention in some layers
+    only. Null in profiles of method versions before 3."""
+    std: list[float]
+    """Standard deviation over documents."""
+    sum: float
+    by_token: list[list[float]]
+    """Per layer, mean lambda in `bins` equal bins of positions."""
+    bins: int
+
+
+class Prediction(Wire):
+    """A theoretical curve and how well it agrees with the measured one."""
+
+    influence: list[float]
+    wasserstein: float
+    """W1 on positions scaled to [0, 1]."""
+    spearman: float | None
+    dead_zone: DeadZone | None = None
+
+
+class MonotoneCheck(Wire):
+    """Whether measured kernels are stochastically monotone, as the depth-limit theorem assumes."""
+
+    layer: int
+    """As in `mixing.layers`."""
+    violation: float
+    """Largest breach of A[i+1, :j] <= A[i, :j] in cumulative mass; 0 when monotone."""
+    monotone: bool
+
+
+class Environment(Wire):
+    """What the numbers were computed with."""
+
+    lacuna: str
+    torch: str
+    transformers: str
+    python: str
+    device: str
+    dtype: str
+    threads: int
+
+
+class Timings(Wire):
+    """Seconds per phase, and throughput."""
+
+    load_seconds: float
+    measure_seconds: float
+    predict_seconds: float
+    tokens_per_second: float
+
+
+class ProfileBody(Wire):
+    """The content-addressed part: byte-equal for equal resolved requests."""
+
+    id: Digest
+    model: ModelDescription
+    request: RequestEcho
+    measured: Measured
+    mixing: Mixing | None
+    predictions: dict[str, Prediction]
+    forces: list[Force]
+    collapse: Collapse | None
+    monotone: list[MonotoneCheck] | None = None
+    dead_zone: DeadZone | None
+    shape: Shape
+    warnings: list[str]
+    method_version: str
+
+
+class ProfileEnvelope(Wire):
+    """What belongs to the run and not to the content."""
+
+    timings: Timings
+    environment: Environment
+    created_at: str
+
+
+class Profile(ProfileBody):
+    """Answer of GET /v1/profiles/{id}: body and envelope."""
+
+    timings: Timings
+    environment: Environment
+    created_at: str
+
+
+class ProfileSummary(Wire):
+    """One row of GET /v1/profiles."""
+
+    id: Digest
+    model: str
+    revision: str | None
+    weights: str
+    sequence_length: int
+    objective: str
+    documents: int
+    documents_source: str = "builtin"
+    documents_name: str | None = None
+    seed: int = 0
+    positional_encoding: Literal["on", "off"] = "on"
+    """`off`: an ablation, not the model as it is used."""
+    content_scale: Literal["model", "raw"] = "model"
+    needle: bool = False
+    """Whether retrieval was measured too."""
+    pinned: bool = False
+    """Whether it is kept from eviction."""
+    shape: str
+    dead_zone: DeadZone | None
+    primacy_mass: float
+    recency_mass: float
+    created_at: str
+
+    @property
+    def as_used(self) -> bool:
+        """Whether it shows the model as it is used: no ablation, and prose where it was trained."""
+        prose = self.weights == "random" or self.documents_source != "random_tokens"
+        return prose and self.positional_encoding == "on"
+
+
+class ProfilePage(Wire):
+    """A page of summaries, newest first."""
+
+    items: list[ProfileSummary]
+    next: str | None
+    """Cursor of the next page; null on the last."""
+
+
+MAX_BINS = 16_384
+
+Source = Literal["measured", "per_document", "last_token_attention", PredictionName]
+"""A curve of a profile: the measured one, its equal-weight variant, the mean attention of the last
+token, or a prediction."""
+
+
+class DeadZoneView(Wire):
+    """The dead zone of one curve at one threshold."""
+
+    profile: Digest
+    source: Source
+    threshold: float = Field(gt=0)
+    dead_zone: DeadZone | None
+    """Null when the smoothed density is nowhere below the threshold."""
+
+
+class SeriesRow(Wire):
+    """One position, or one bin of positions: influence by curve, under the curve's name."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, float] = Field(init=False)
+
+    position: float = Field(ge=0)
+    """Token position; with `bins`, the middle of the bin in tokens."""
+    measured: float = Field(ge=0)
+    low: float = Field(ge=0)
+    high: float = Field(ge=0)
+    per_document: float = Field(ge=0)
+
+
+class ComparedProfile(Wire):
+    """What one side of a comparison is."""
+
+    id: Digest
+    model: str
+    revision: str | None
+    weights: str
+    sequence_length: int
+    objective: str
+    documents: int
+    documents_source: str
+    documents_digest: str
+    """Equal for equal tokens: then both read the same."""
+    positional_encoding: Literal["on", "off"]
+    content_scale: Literal["model", "raw"]
+    dtype: str
+    method_version: str
+    shape: str
+    primacy_mass: Fraction
+    recency_mass: Fraction
+    dead_zone: DeadZone | None
+
+
+class ZoneChange(Wire):
+    """How the dead zone moved from a to b; ends as fractions of each prompt."""
+
+    start: float
+    end: float
+    fraction: float
+    mean_density: float
+
+
+class Comparison(Wire):
+    """Answer of GET /v1/comparisons. Differences are b less a."""
+
+    a: ComparedProfile
+    b: ComparedProfile
+    source: Source
+    bins: int
+    wasserstein: Fraction
+    """W1 between the curves on positions scaled to [0, 1], after binning both alike."""
+    spearman: float | None
+    noise_a: float | None
+    """Split-half Wasserstein of a: a smaller distance between profiles is not news."""
+    noise_b: float | None
+    primacy_change: float
+    recency_change: float
+    dead_zone_change: ZoneChange | None
+    """Null unless both have a dead zone."""
+    difference: list[float]
+    """Per bin, mass of b less mass of a; sums to 0."""
+    warnings: list[str]
+    """What else differs between the two than their models and weights, a sentence each."""

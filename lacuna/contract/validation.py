@@ -1,0 +1,220 @@
+"""How much JSON one body may hold, told from its bytes: native parsers lock the interpreter.
+
+A parser keeps every other thread waiting until it returns, the event loop's included, and its time
+grows with the number of values rather than of bytes. So the values are counted first, at the speed
+of memory. The bounds leave room for the largest requests that are valid: a matrix of 1,024 x 1,024
+numbers, or 5,000 chunks.
+
+Pydantic's messages, in words for who made the request: what a pattern stands for, and which
+field or name an unknown one was meant to be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+
+from lacuna.contract.base import PATTERN_WORDS
+from lacuna.contract.errors import InvalidRequest
+
+MAX_VALUES = 1_100_000
+MAX_ARRAYS = 20_000
+MAX_OBJECTS = 10_000
+MAX_KEYS = 35_000
+MAX_STRINGS = 80_000
+"""Keys are strings as well."""
+SMALL_BYTES = 65_536
+"""What is not larger is parsed within a few milliseconds, whatever it holds."""
+_NUMBERS = re.compile(rb"\[[-+0-9.eE,\s]*\]")
+
+
+def check(raw: bytes) -> None:
+    """Refuse a body that would take long to parse.
+
+    Args:
+        raw: the body; need not be valid JSON.
+
+    Raises:
+        InvalidRequest: it holds too many values of one kind; names the kind and the limit.
+    """
+    if len(raw) <= SMALL_BYTES:
+        return
+    # Without escapes, every second piece between quotation marks is outside of strings.
+    bare = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
+    _bound("strings", bare.count(b'"') // 2, MAX_STRINGS)
+    outside = b"".join(bare.split(b'"')[::2])
+    arrays, objects = outside.count(b"["), outside.count(b"{")
+    _bound("arrays", arrays, MAX_ARRAYS)
+    _bound("objects", objects, MAX_OBJECTS)
+    _bound("keys", outside.count(b":"), MAX_KEYS)
+    _bound("values", outside.count(b",") + arrays + objects, MAX_VALUES)
+
+
+def without_numbers(raw: bytes) -> bytes:
+    """The same keys in the same objects, with arrays of numbers left empty.
+
+    Args:
+        raw: valid JSON.
+    """
+    return raw if len(raw) <= SMALL_BYTES else _NUMBERS.sub(b"[]", raw)
+
+
+def _bound(kind: str, found: int, limit: int) -> None:
+    if found > limit:
+        raise InvalidRequest(f"the body holds more than {limit:,} {kind}", field="body")
+
+
+_MAX_NAME = 64
+"""A longer name is no slip of the pen, and comparing it costs."""
+_MAX_LIST = 160
+"""Characters up to which a message lists every name that would do."""
+_NEAREST = 3
+_CHOICES = {"literal_error": "expected", "enum": "expected", "union_tag_invalid": "expected_tags"}
+"""Faults of a value that must be one of some names, and where pydantic keeps these."""
+_QUOTED = re.compile(r"'([^']*)'")
+_NEAR = 0.7
+"""Similarity from which a name is taken for a slip; `weights` is no slip of `lenght` (0.62)."""
+_MEANT = {
+    "budget": ("max_tokens",),
+    "chunk_id": ("id",),
+    "content": ("text",),
+    "context_length": ("sequence_length",),
+    "doc_id": ("id",),
+    "docs": ("documents",),
+    "lambda": ("mixing", "value", "lambdas"),
+    "length": ("sequence_length", "tokens"),
+    "max_length": ("sequence_length", "max_tokens"),
+    "model_id": ("model",),
+    "name": ("id",),
+    "num_heads": ("heads",),
+    "num_layers": ("layers",),
+    "page_content": ("text",),
+    "positions": ("positional_encoding", "kernel"),
+    "score": ("relevance",),
+    "seq_len": ("sequence_length",),
+    "similarity": ("relevance",),
+    "size": ("tokens", "sequence_length"),
+    "token_count": ("tokens",),
+    "tokens": ("sequence_length", "max_tokens"),
+    "weight": ("weights", "relevance"),
+}
+"""What else people call a field, other libraries and the command line: the first that is there."""
+
+
+def message(item: Mapping[str, Any]) -> str:
+    """One sentence for an item of pydantic's error list."""
+    if item["type"] == "string_pattern_mismatch":
+        words = PATTERN_WORDS.get(str(item.get("ctx", {}).get("pattern")))
+        return words or "has characters, or a form, that are not allowed here"
+    if item["type"] in _CHOICES:
+        return _choice(item)
+    return str(item["msg"]).removeprefix("Value error, ")
+
+
+def is_choice(kind: str) -> bool:
+    """Whether `message` words this kind of fault better with the item's `input`."""
+    return kind in _CHOICES
+
+
+def _choice(item: Mapping[str, Any]) -> str:
+    """All names while they are few; the nearest ones of many. Echoes nothing of the input."""
+    context = item.get("ctx", {})
+    expected = str(context.get(_CHOICES[item["type"]], ""))
+    names = _QUOTED.findall(expected)
+    # In a union the name is a member of the object that stands at the location.
+    given = context.get("tag", item.get("input"))
+    near: list[str] = []
+    if isinstance(given, str) and _fits(given):
+        near = get_close_matches(given.lower(), names, n=_NEAREST, cutoff=0.5)
+    where = f"{context['discriminator']} ".replace("'", "`") if "discriminator" in context else ""
+    if len(expected) <= _MAX_LIST:
+        words = f"{where}must be {expected}"
+        return f"{words}; did you mean '{near[0]}'?" if near else words
+    words = f"{where}must be one of {len(names)} names"
+    if near:
+        return f"{words}; the nearest: {', '.join(near)}"
+    return f"{words}, such as {', '.join(names[:_NEAREST])}; /openapi.json has them all"
+
+
+def unknown_field(model: type[BaseModel], location: Sequence[str | int]) -> str:
+    """What to say of a field that `model` does not have.
+
+    Args:
+        model: of the whole body.
+        location: as pydantic gives it, with the tags of unions.
+    """
+    return _unknown("field", str(location[-1]), _names(model, location[:-1]))
+
+
+def unknown_parameter(name: str, known: Sequence[str]) -> str:
+    """What to say of a query parameter that an address does not have.
+
+    Args:
+        name: as it was given.
+        known: those that it has.
+    """
+    return _unknown("parameter", name, known)
+
+
+def _unknown(what: str, name: str, known: Sequence[str]) -> str:
+    if not known:
+        return f"unknown {what}; there are none here"
+    meant = _meant(name.lower().replace("-", "_"), known) if _fits(name) else None
+    if meant is not None:
+        return f"unknown {what}; did you mean `{meant}`?"
+    return f"unknown {what}; known here: {', '.join(f'`{k}`' for k in known)}"
+
+
+def _meant(name: str, known: Iterable[str]) -> str | None:
+    """The known name that another one stands for: spelt alike, called so, or a word of it."""
+    if name in _MEANT:
+        return next((one for one in _MEANT[name] if one in known), None)
+    words = Counter(word for one in known for word in one.split("_"))
+    called = {word: one for one in known for word in one.split("_") if words[word] == 1}
+    for other, fields in _MEANT.items():
+        for one in [field for field in fields if field in known][:1]:
+            called[other] = one
+    called |= {one: one for one in known}
+    near = get_close_matches(name, called, n=1, cutoff=_NEAR)
+    return called[near[0]] if near else None
+
+
+def _fits(name: str) -> bool:
+    return len(name) <= _MAX_NAME
+
+
+def _names(kind: Any, location: Sequence[str | int]) -> list[str]:
+    """Names of the fields of whatever stands at a location below an annotation."""
+    found: dict[str, None] = {}
+    models = list(_models(kind))
+    if location and isinstance(location[0], str):
+        models = [m for m in models if location[0] in m.model_fields or _tagged(m, location[0])]
+    for model in models:
+        if not location:
+            found |= dict.fromkeys(f.alias or name for name, f in model.model_fields.items())
+        elif location[0] in model.model_fields:
+            field = model.model_fields[str(location[0])]
+            found |= dict.fromkeys(_names(field.annotation, location[1:]))
+        else:  # the place in a list, or the tag of a union
+            found |= dict.fromkeys(_names(model, location[1:]))
+    return list(found)
+
+
+def _models(kind: Any) -> Iterator[type[BaseModel]]:
+    """The models that an annotation mentions."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        yield kind
+    elif get_origin(kind) is not Literal:
+        for part in get_args(kind):
+            yield from _models(part)
+
+
+def _tagged(model: type[BaseModel], tag: str) -> bool:
+    """Whether pydantic names this member of a union so."""
+    kinds = [get_args(field.annotation) for field in model.model_fields.values()]
+    return model.__name__ == tag or any(tag in values for values in kinds)

@@ -1,0 +1,65 @@
+"""A document transformer for LangChain, in the place of `LongContextReorder`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from langchain_core.documents import BaseDocumentTransformer, Document
+
+from lacuna.client.errors import LacunaError
+from lacuna.client.reorder import Placer, Reorderer
+
+SCORE_KEY = "relevance_score"
+
+
+class LacunaReorder(BaseDocumentTransformer):
+    """Puts documents where the model listens.
+
+    Args:
+        placer: `lacuna.Client`, `lacuna.AsyncClient` (for `atransform_documents`) or
+            `lacuna.client.offline.OfflinePlacer`.
+        score_key: metadata key of the relevance. Without one it is `relevance_score`, as rerankers
+            write it, and when no document has that the given order counts as best first.
+        count_tokens: of one text; needed for `max_tokens`.
+        options: `profile_id` or `model`, and other fields of POST /v1/placements.
+
+    Raises:
+        LacunaError: when documents are transformed, and none has the `score_key` that was given.
+    """
+
+    def __init__(
+        self,
+        placer: Placer,
+        *,
+        score_key: str | None = None,
+        count_tokens: Callable[[str], int] | None = None,
+        **options: Any,
+    ) -> None:
+        self.score_key = score_key
+        self._reorderer = Reorderer(placer, count_tokens=count_tokens, **options)
+
+    def transform_documents(
+        self, documents: Sequence[Document], **kwargs: Any
+    ) -> Sequence[Document]:
+        """A new list; neither the sequence nor its documents are changed."""
+        documents = list(documents)
+        order = self._reorderer.order(*self._read(documents), **kwargs)
+        return [documents[i] for i in order]
+
+    async def atransform_documents(
+        self, documents: Sequence[Document], **kwargs: Any
+    ) -> Sequence[Document]:
+        """`transform_documents` without blocking."""
+        documents = list(documents)
+        order = await self._reorderer.aorder(*self._read(documents), **kwargs)
+        return [documents[i] for i in order]
+
+    def _read(self, documents: list[Document]) -> tuple[list[str], list[float | None]]:
+        texts = [document.page_content for document in documents]
+        key = self.score_key or SCORE_KEY
+        scores = [document.metadata.get(key) for document in documents]
+        if self.score_key is not None and texts and all(score is None for score in scores):
+            keys = sorted({name for document in documents for name in document.metadata})
+            raise LacunaError(f"no document has {key!r} in its metadata; it has {keys}")
+        return texts, scores

@@ -1,0 +1,188 @@
+"""A profile as a picture: measured density with its band, predictions, the dead zone shaded.
+
+The vertical axis is the density, n times the influence: 1 is what a model that weighs every
+position alike would give. It is logarithmic, since the ends of a real curve stand one or two
+orders of magnitude above its middle.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lacuna.contract.profiles import Profile
+from lacuna.pictures.scene import PREDICTION_STYLES, Area, Line, Point, Rect, Scene, Text
+
+WIDTH, HEIGHT = 860, 480
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 24, 76, 92
+_DECADES = 3.0
+"""No more than this many decades below the highest point: a collapsed curve has zeros."""
+SHOWN_PREDICTIONS = ("residual", "residual_content", "second_moment", "measured_kernel")
+
+
+@dataclass(frozen=True)
+class _Axes:
+    tokens: int
+    low: float
+    high: float
+
+    def x(self, token: float) -> float:
+        return _LEFT + token / self.tokens * (WIDTH - _LEFT - _RIGHT)
+
+    def y(self, density: float) -> float:
+        share = math.log(max(density, self.low) / self.low) / math.log(self.high / self.low)
+        return HEIGHT - _BOTTOM - min(share, 1.0) * (HEIGHT - _TOP - _BOTTOM)
+
+    def curve(self, influence: Sequence[float]) -> tuple[Point, ...]:
+        """Points at the middle of each position; a curve may be coarser than the tokens."""
+        count = len(influence)
+        step = self.tokens / count
+        return tuple(
+            (self.x((i + 0.5) * step), self.y(mass * count)) for i, mass in enumerate(influence)
+        )
+
+
+def scene(profile: Profile) -> Scene:
+    """The picture of a profile.
+
+    Args:
+        profile: curves of any length; positions are labelled in tokens.
+    """
+    tokens = profile.request.sequence_length
+    names = shown_predictions(profile)
+    curves = [profile.measured.influence, profile.measured.high]
+    curves += [profile.predictions[name].influence for name in names]
+    axes = _axes(tokens, curves)
+    shapes: list[Rect | Area | Line | Text] = [Rect(0, 0, WIDTH, HEIGHT, "page")]
+    shapes += _zone(profile, axes)
+    shapes += _frame(axes)
+    band = _band(profile, axes)
+    shapes += [] if band is None else [band]
+    for number, name in enumerate(names):
+        points = axes.curve(profile.predictions[name].influence)
+        shapes.append(Line(points, f"prediction{number}"))
+    shapes.append(Line(axes.curve(profile.measured.influence), "measured"))
+    title = f"{profile.model.id}, {tokens} tokens"
+    shapes.append(Text(_LEFT, 24, title, style="heading"))
+    shapes.append(Text(_LEFT, 44, _facts(profile), style="small"))
+    shapes += _legend(names, band is not None)
+    return Scene(WIDTH, HEIGHT, f"Influence profile of {title}", describe(profile), tuple(shapes))
+
+
+def shown_predictions(profile: Profile) -> list[str]:
+    """Predictions that are drawn, the most telling first; at most four stay readable."""
+    known = [name for name in SHOWN_PREDICTIONS if name in profile.predictions]
+    rest = [name for name in profile.predictions if name not in SHOWN_PREDICTIONS]
+    return (known + rest)[:PREDICTION_STYLES]
+
+
+def describe(profile: Profile) -> str:
+    """The picture in words, for those who do not see it."""
+    shape = profile.shape
+    parts = [
+        f"Share of the influence on the last token by position, over {profile.measured.documents} "
+        f"documents. Shape: {shape.class_.replace('_', ' ')}. The first 10% of positions hold "
+        f"{shape.primacy_mass:.1%} of it, the last 10% {shape.recency_mass:.1%}."
+    ]
+    zone = profile.dead_zone
+    if zone is None:
+        parts.append("There is no dead zone.")
+    else:
+        parts.append(
+            f"Dead zone from position {zone.start} to {zone.end - 1} ({zone.fraction:.0%} of the "
+            f"prompt), mean density {zone.mean_density:.2f}."
+        )
+    for name in shown_predictions(profile):
+        distance = profile.predictions[name].wasserstein
+        parts.append(f"Prediction {name}: Wasserstein distance {distance:.3f}.")
+    return " ".join(parts)
+
+
+def _facts(profile: Profile) -> str:
+    zone = profile.dead_zone
+    where = "no dead zone" if zone is None else f"dead zone {zone.span}"
+    return (
+        f"{profile.shape.class_.replace('_', '-')}; {where}; first 10% hold "
+        f"{profile.shape.primacy_mass:.1%}, last 10% hold {profile.shape.recency_mass:.1%}"
+    )
+
+
+def _axes(tokens: int, curves: Sequence[Sequence[float]]) -> _Axes:
+    densities = [mass * len(curve) for curve in curves for mass in curve]
+    high = max(*densities, 2.0) * 1.2
+    floor = high / 10**_DECADES
+    positive = [density for density in densities if density >= floor]
+    low = min([*positive, 0.5]) / 1.2
+    return _Axes(tokens, low, high)
+
+
+def _zone(profile: Profile, axes: _Axes) -> list[Rect | Text]:
+    zone = profile.dead_zone
+    if zone is None:
+        return []
+    left, right = axes.x(zone.start), axes.x(zone.end)
+    height = HEIGHT - _TOP - _BOTTOM
+    box = Rect(left, _TOP, right - left, height, "zone")
+    if right - left < 70:
+        return [box]
+    return [box, Text((left + right) / 2, _TOP + 16, "dead zone", "middle", "small")]
+
+
+def _frame(axes: _Axes) -> list[Line | Text]:
+    shapes: list[Line | Text] = []
+    right, bottom = WIDTH - _RIGHT, HEIGHT - _BOTTOM
+    for value in _ticks(axes.low, axes.high):
+        y = axes.y(value)
+        style = "uniform" if value == 1 else "grid"
+        shapes.append(Line(((_LEFT, y), (right, y)), style))
+        shapes.append(Text(_LEFT - 8, y + 4, f"{value:g}", "end", "small"))
+    for token in _positions(axes.tokens):
+        x = axes.x(token)
+        shapes.append(Line(((x, bottom), (x, bottom + 5)), "axis"))
+        shapes.append(Text(x, bottom + 19, str(token), "middle", "small"))
+    shapes.append(Line(((_LEFT, _TOP), (_LEFT, bottom), (right, bottom)), "axis"))
+    middle = (_LEFT + right) / 2
+    shapes.append(Text(middle, bottom + 38, "position in the prompt (tokens)", "middle", "small"))
+    shapes.append(Text(8, _TOP - 10, "density (1 = uniform)", "start", "small"))
+    return shapes
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten; powers alone when the range is wide."""
+    digits = (1,) if high / low > 200 else (1, 2, 5)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    values = [float(f"{digit}e{decade}") for decade in decades for digit in digits]
+    return [value for value in values if low <= value <= high]
+
+
+def _positions(tokens: int) -> list[int]:
+    """Round token positions for at most nine marks."""
+    step = next(
+        digit * 10**power
+        for power in range(8)
+        for digit in (1, 2, 5)
+        if tokens / (digit * 10**power) <= 8
+    )
+    return list(range(0, tokens + 1, step))
+
+
+def _band(profile: Profile, axes: _Axes) -> Area | None:
+    measured = profile.measured
+    if measured.documents < 2:
+        return None
+    upper, lower = axes.curve(measured.high), axes.curve(measured.low)
+    return Area((*upper, *reversed(lower)), "band")
+
+
+def _legend(names: Sequence[str], band: bool) -> list[Line | Text]:
+    shapes: list[Line | Text] = []
+    entries = [("measured", "measured (95% band)" if band else "measured")]
+    entries += [(f"prediction{i}", name.replace("_", " ")) for i, name in enumerate(names)]
+    y = HEIGHT - 18
+    x = float(_LEFT)
+    for style, text in entries:
+        shapes.append(Line(((x, y - 4), (x + 26, y - 4)), style))
+        shapes.append(Text(x + 32, y, text, style="small"))
+        x += 52 + 6.3 * len(text)
+    return shapes

@@ -1,0 +1,354 @@
+"""Exact placement: rearrangement for equal lengths, dynamic programming over subsets otherwise.
+
+Placement of more chunks than the exact program takes: build from the ends inwards, improve.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lacuna.placement.problem import F64, FREE, I64, Problem
+
+EXACT_LIMIT = 12
+"""Chunks up to which the subset program is used: m 2^(m-1) transitions, 24,576 at 12."""
+
+
+def equal_lengths(problem: Problem) -> bool:
+    """Whether every chunk fits every slot, so that sorting is exact."""
+    return problem.size < 2 or bool((problem.lengths == problem.lengths[0]).all())
+
+
+def rearrange(problem: Problem, order: I64, *, ties_only: bool = False) -> I64:
+    """Sort chunks of one length over the slots they hold: never worse, and settles ties.
+
+    By the rearrangement inequality the sum of r v over chunks of one length is largest when the
+    most relevant stands where the density is highest; equally relevant chunks take the better
+    places in the caller's order. Slots move nobody else, since lengths are equal.
+
+    Args:
+        problem: chunks, pinned ones and group members stay where they are.
+        order: a permutation, shape [m].
+        ties_only: exchange only chunks of equal length and equal relevance.
+    """
+    held: dict[tuple[float, ...], list[int]] = {}
+    lengths, relevance = problem.lengths.tolist(), problem.relevance.tolist()
+    for place, chunk in enumerate(order.tolist()):
+        if problem.slots is not None and problem.slots[chunk] != FREE:
+            continue
+        if problem.groups is not None and problem.groups[chunk] != FREE:
+            continue
+        kind = (lengths[chunk], relevance[chunk]) if ties_only else (lengths[chunk],)
+        held.setdefault(kind, []).append(place)
+    if len(held) == problem.size:
+        return order
+    # Rounded, so that slots of equal density keep their order whatever the last bit says.
+    seen = np.round(problem.visibilities(order), 12)
+    result = order.copy()
+    for places in held.values():
+        if len(places) > 1:
+            slots = np.array(places)
+            chunks = np.sort(order[slots])
+            best_first = slots[np.argsort(-seen[slots], kind="stable")]
+            result[best_first] = chunks[np.argsort(-problem.relevance[chunks], kind="stable")]
+    return result
+
+
+def subsets(problem: Problem) -> I64:
+    """Best order by dynamic programming over subsets, O(m 2^m): the offset of a chunk depends
+    only on the set placed before it. Pins and groups forbid transitions.
+
+    Raises:
+        ValueError: no order satisfies the pins and groups.
+    """
+    program = _program(problem.size)
+    at = np.zeros(1 << problem.size, dtype=np.int64)
+    for i in range(problem.size):
+        np.add(at[: 1 << i], problem.stride[i], out=at[1 << i : 2 << i])
+    at += problem.start
+    # Looked up before a chunk only: behind the full set a last separator would run off the end.
+    before = problem.cumulative[at[program.before]]
+    mass = problem.cumulative[at[program.before] + problem.span[program.chunk]] - before
+    gain = mass * problem.weight[program.chunk]
+    forbidden = _forbidden(problem, program)
+    if forbidden is not None:
+        gain[forbidden] = -np.inf
+    if problem.objective == "worst_case":
+        seen = np.where(problem.is_top[program.chunk], mass * problem.scale[program.chunk], np.inf)
+        if forbidden is not None:
+            seen[forbidden] = -np.inf
+        floor = program.solve(seen, bottleneck=True)[0]
+        gain[seen < floor * (1 - 1e-12)] = -np.inf
+    value, order = program.solve(gain)
+    if value == -np.inf:
+        raise ValueError("no order satisfies the pins and groups")
+    return order
+
+
+def _forbidden(problem: Problem, program: _Program) -> NDArray[np.bool_] | None:
+    if not problem.constrained:
+        return None
+    result = np.zeros(program.chunk.size, dtype=bool)
+    if problem.slots is not None:
+        slot = problem.slots[program.chunk]
+        taken = np.zeros(problem.size, dtype=bool)
+        taken[problem.slots[problem.slots != FREE]] = True
+        result |= np.where(slot != FREE, slot != program.place, taken[program.place])
+    if problem.groups is not None:
+        earlier = np.zeros(problem.size, dtype=np.int64)
+        for chunk, group in enumerate(problem.groups.tolist()):
+            if group != FREE:
+                members = np.flatnonzero(problem.groups[:chunk] == group)
+                earlier[chunk] = (1 << members).sum()
+        needed = earlier[program.chunk]
+        result |= (program.before & needed) != needed
+    return result
+
+
+class _Program:
+    """All transitions of the subset program for m chunks, layer by layer; built once per m."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        members = [[] for _ in range(size + 1)]  # type: list[list[int]]
+        for subset in range(1, 1 << size):
+            members[subset.bit_count()].append(subset)
+        self.layers: list[tuple[int, int, I64, I64, I64]] = []
+        before: list[I64] = []
+        chunk: list[I64] = []
+        first = 0
+        bits = np.arange(size)
+        for count in range(1, size + 1):
+            layer = np.array(members[count], dtype=np.int64)
+            inside = np.nonzero((layer[:, None] >> bits) & 1)[1].reshape(-1, count)
+            previous = layer[:, None] ^ (1 << inside)
+            last = first + inside.size
+            self.layers.append((first, last, layer, inside, previous))
+            before.append(previous.ravel())
+            chunk.append(inside.ravel())
+            first = last
+        self.before = np.concatenate(before)
+        self.chunk = np.concatenate(chunk)
+        self.place = np.repeat(np.arange(size), [layer[1] - layer[0] for layer in self.layers])
+
+    def solve(self, gain: F64, *, bottleneck: bool = False) -> tuple[float, I64]:
+        """Largest sum (or largest minimum) of gains over chains of subsets, and its order."""
+        best = np.full(1 << self.size, -np.inf)
+        best[0] = np.inf if bottleneck else 0.0
+        choice = np.zeros(1 << self.size, dtype=np.int64)
+        for first, last, layer, inside, previous in self.layers:
+            step = gain[first:last].reshape(inside.shape)
+            reached = best[previous]
+            total = np.minimum(reached, step) if bottleneck else reached + step
+            taken = total.argmax(axis=1)
+            rows = np.arange(len(layer))
+            best[layer] = total[rows, taken]
+            choice[layer] = inside[rows, taken]
+        order = np.empty(self.size, dtype=np.int64)
+        rest = (1 << self.size) - 1
+        for place in range(self.size - 1, -1, -1):
+            order[place] = choice[rest]
+            rest ^= 1 << int(choice[rest])
+        return float(best[-1]), order
+
+
+@lru_cache(maxsize=EXACT_LIMIT + 1)
+def _program(size: int) -> _Program:
+    return _Program(size)
+
+
+STATES = 1_024
+"""Left lengths that the outside-in program tells apart; longer prompts share a state."""
+PAIRWISE_LIMIT = 40
+"""Chunks up to which every swap and every move is tried: m^3 numbers a step."""
+RELOCATION_LIMIT = 1_000
+"""Chunks up to which, with pins or groups, moves of the weightiest ones are tried."""
+_RELOCATED = 60
+_RELOCATION_PLACES = 64
+_RELOCATION_STEPS = 4
+MAX_STEPS = 60
+
+
+def heuristic(problem: Problem) -> I64:
+    """A good order, shape [m]: never below either zigzag, deterministic.
+
+    Starts from the best of outside-in and the two zigzags (all of them repaired to keep pins and
+    groups), then improves it: all swaps and moves when m allows, else neighbours; then chunks of
+    equal length are sorted over their slots.
+    """
+    ranked = problem.ranking
+    starts = problem.repair(np.stack([outside_in(problem), best_first(ranked), best_last(ranked)]))
+    order: I64 = starts[int(np.argmax(problem.scores(starts)))]
+    search, steps = (_pairwise if problem.size <= PAIRWISE_LIMIT else _neighbours), MAX_STEPS
+    if problem.constrained and PAIRWISE_LIMIT < problem.size <= RELOCATION_LIMIT:
+        search, steps = _relocations, _RELOCATION_STEPS
+    score = problem.score(order)
+    for _ in range(steps):
+        order = rearrange(problem, search(problem, order))
+        improved = problem.score(order)
+        if improved <= score * (1 + 1e-12):
+            break
+        score = improved
+    return order
+
+
+def zigzags(problem: Problem) -> tuple[I64, I64]:
+    """What the usual reorderers do, by falling relevance: one family always puts the best first
+    (0 2 4 .. 5 3 1), in the other parity decides (1 3 .. 2 0 for an even number of chunks, as the
+    first family for an odd one).
+    """
+    inward = best_first(problem.ranking)
+    return inward, best_last(problem.ranking) if problem.size % 2 == 0 else inward
+
+
+def best_first(ranked: I64) -> I64:
+    """0 2 4 .. 5 3 1 of a ranking."""
+    return np.concatenate([ranked[0::2], ranked[1::2][::-1]])
+
+
+def best_last(ranked: I64) -> I64:
+    """1 3 5 .. 4 2 0 of a ranking."""
+    return np.concatenate([ranked[1::2], ranked[0::2][::-1]])
+
+
+def outside_in(problem: Problem) -> I64:
+    """Chunks in falling key go to the left or right end of the open gap; dynamic programming
+    over the length placed left decides which.
+
+    The key is relevance per token for visibility (exchanging neighbours i, j at o changes the
+    value by (r_i/l_i - r_j/l_j)(F(o+a) + F(o+b) - F(o) - F(o+a+b))), relevance for mass. For the
+    worst case the top chunks come first and the least of them is kept, then the sum breaks ties.
+    O(m min(n, STATES)).
+    """
+    F, weight, span, stride = problem.cumulative, problem.weight, problem.span, problem.stride
+    worst = problem.objective == "worst_case"
+    if worst:
+        ranked = np.lexsort((-weight, ~problem.is_top))
+        weight = np.where(problem.is_top, problem.scale, weight * problem.tie_break)
+    else:
+        ranked = np.argsort(-weight, kind="stable")
+    whole = int(stride.sum())
+    step = np.rint(stride * min(1.0, STATES / max(whole, 1))).astype(np.int64)
+    value = np.full(int(step.sum()) + 1, -np.inf)
+    left = np.zeros(value.size, dtype=np.int64)
+    value[0], used, placed = np.inf if worst else 0.0, 1, 0
+    went_left: list[NDArray[np.bool_]] = []
+    for place, i in enumerate(ranked.tolist()):
+        join = np.minimum if worst and place < problem.top else np.add
+        w, tokens, moves, k = float(weight[i]), int(span[i]), int(stride[i]), int(step[i])
+        at = problem.start + left[:used]
+        on_left = join(value[:used], w * (F[at + tokens] - F[at]))
+        at += whole - placed - moves
+        on_right = join(value[:used], w * (F[at + tokens] - F[at]))
+        value[:used] = on_right
+        target = value[k : used + k]
+        wins = on_left > target
+        moved = left[:used] + moves
+        target[wins] = on_left[wins]
+        left[k : used + k][wins] = moved[wins]
+        went_left.append(wins)
+        used, placed = used + k, placed + moves
+    return _walk_back(ranked, step, went_left, int(np.argmax(value)))
+
+
+def _walk_back(ranked: I64, step: I64, went_left: list[NDArray[np.bool_]], state: int) -> I64:
+    """The order behind a final state of `outside_in`."""
+    head: list[int] = []
+    tail: list[int] = []
+    for i, wins in zip(ranked[::-1].tolist(), reversed(went_left), strict=True):
+        before = state - int(step[i])
+        if 0 <= before < wins.size and wins[before]:
+            head.append(i)
+            state = before
+        else:
+            tail.append(i)
+    return np.array(head[::-1] + tail, dtype=np.int64)
+
+
+def _pairwise(problem: Problem, order: I64) -> I64:
+    """Steepest ascent over all swaps of two chunks and all moves of one."""
+    table = _moves(problem.size)
+    score = problem.score(order)
+    for _ in range(MAX_STEPS):
+        candidates = order[table]
+        if problem.constrained:
+            candidates = problem.repair(candidates)
+        scores = problem.scores(candidates)
+        best = int(np.argmax(scores))
+        if scores[best] <= score * (1 + 1e-12):
+            break
+        order, score = candidates[best], float(scores[best])
+    return order
+
+
+def _relocations(problem: Problem, order: I64) -> I64:
+    """Neighbours, then the weightiest chunks one by one to their best place: pins and groups keep
+    neighbours from getting there step by step."""
+    order = _neighbours(problem, order)
+    score = problem.score(order)
+    size = problem.size
+    targets = np.unique(np.linspace(0, size - 1, min(size, _RELOCATION_PLACES)).astype(np.int64))
+    # Row k has the chunk at place targets[k], and the rest around it in order.
+    source = np.arange(size) - (np.arange(size) > targets[:, None])
+    rows = np.arange(targets.size)
+    for chunk in np.argsort(-problem.weight, kind="stable")[:_RELOCATED].tolist():
+        candidates = order[order != chunk][np.minimum(source, size - 2)]
+        candidates[rows, targets] = chunk
+        candidates = problem.repair(candidates)
+        scores = problem.scores(candidates)
+        best = int(np.argmax(scores))
+        if scores[best] > score * (1 + 1e-12):
+            order, score = candidates[best], float(scores[best])
+    return order
+
+
+@lru_cache(maxsize=PAIRWISE_LIMIT + 1)
+def _moves(size: int) -> I64:
+    """Every swap of two places and every move of one to another, as permutations [B, m]."""
+    identity = np.arange(size)
+    found: list[I64] = []
+    for i in range(size):
+        for j in range(i + 1, size):
+            swapped = identity.copy()
+            swapped[[i, j]] = j, i
+            found.append(swapped)
+        rest = np.delete(identity, i)
+        found += [np.insert(rest, j, i) for j in range(size) if abs(i - j) > 1]
+    return np.array(found, dtype=np.int64).reshape(-1, size)
+
+
+def _neighbours(problem: Problem, order: I64) -> I64:
+    """Exchange neighbours, odd and even places in turn: O(m) a pass, all pairs at once.
+
+    The sum alone decides; a worst case that would fall is put back by the caller's comparison.
+    """
+    order = order.copy()
+    best, score = order.copy(), problem.score(order)
+    for turn in range(2 * MAX_STEPS):
+        first = np.arange(turn % 2, problem.size - 1, 2)
+        a, b = order[first], order[first + 1]
+        at = problem.offsets(order)[first]
+        gain = _pair(problem, b, a, at) - _pair(problem, a, b, at)
+        better = gain > 1e-12 * max(abs(score), 1e-300)
+        if problem.slots is not None:
+            better &= (problem.slots[a] == FREE) & (problem.slots[b] == FREE)
+        if problem.groups is not None:
+            better &= (problem.groups[a] != problem.groups[b]) | (problem.groups[a] == FREE)
+        order[first[better]], order[first[better] + 1] = b[better], a[better]
+        reached = problem.score(order)
+        if reached > score:
+            best, score = order.copy(), reached
+        elif turn % 2:
+            break
+    return best
+
+
+def _pair(problem: Problem, a: I64, b: I64, at: I64) -> F64:
+    """Value of chunks a then b, from offset `at`; shapes [P]."""
+    F = problem.cumulative
+    then = at + problem.stride[a]
+    on_a: F64 = problem.weight[a] * (F[at + problem.span[a]] - F[at])
+    on_b: F64 = problem.weight[b] * (F[then + problem.span[b]] - F[then])
+    return on_a + on_b

@@ -1,0 +1,274 @@
+"""Stored profiles seen differently: binned, as flat rows, with another dead-zone threshold.
+
+Here wire models become arrays and arrays wire models again.
+
+Two profiles side by side.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from lacuna.contract.errors import InvalidRequest
+from lacuna.contract.profiles import (
+    ComparedProfile,
+    Comparison,
+    DeadZone,
+    DeadZoneView,
+    Profile,
+    Source,
+    ZoneChange,
+)
+from lacuna.theory import agreement, shape
+from lacuna.theory.curve import Curve
+
+F64 = npt.NDArray[np.float64]
+DIGITS = 6
+"""Significant digits of profile numbers."""
+
+
+def parse(document: bytes) -> Profile:
+    """A profile from the bytes that were stored."""
+    return Profile.of_stored(document)
+
+
+def joined(body: bytes, envelope: bytes) -> bytes:
+    """One JSON object from two, without parsing: what GET /v1/profiles/{id} answers."""
+    head, tail = body.strip(), envelope.strip()
+    return head[:-1] + b"," + tail[1:]
+
+
+def binned(profile: Profile, bins: int) -> Profile:
+    """The profile with every curve over positions as masses of `bins` equal intervals.
+
+    The band of a bin is the sum of its positions' bands: at least as wide as the band of the sum;
+    likewise the standard error.
+    Dead zones and other positions stay in tokens.
+
+    Raises:
+        InvalidRequest: more bins than positions.
+    """
+    measured = profile.measured
+    if bins > len(measured.influence):
+        raise InvalidRequest(
+            f"`bins` must not exceed the profile's {len(measured.influence)} positions",
+            field="bins",
+        )
+    curves = {
+        name: rebin(getattr(measured, name), bins)
+        for name in ("influence", "low", "high", "per_document")
+    }
+    for name in ("last_token_attention", "standard_error"):
+        if (values := getattr(measured, name)) is not None:
+            curves[name] = rebin(values, bins)
+    predictions = {
+        name: prediction.model_copy(update={"influence": rebin(prediction.influence, bins)})
+        for name, prediction in profile.predictions.items()
+    }
+    forces = [
+        force.model_copy(update={"influence": rebin(force.influence, bins)})
+        for force in profile.forces
+    ]
+    return profile.model_copy(
+        update={
+            "measured": measured.model_copy(update=curves),
+            "predictions": predictions,
+            "forces": forces,
+        }
+    )
+
+
+def rebin(values: Sequence[float], bins: int) -> list[float]:
+    """Masses of `bins` equal intervals of a non-negative curve; its total is kept."""
+    array = np.asarray(values, dtype=np.float64)
+    total = float(array.sum())
+    if total <= 0:
+        return [0.0] * bins
+    return significant(Curve(array).bins(bins) * total)
+
+
+def significant(values: F64) -> list[float]:
+    """Floats with DIGITS significant digits."""
+    return [float(f"{value:.{DIGITS}g}") for value in values.tolist()]
+
+
+def curve(profile: Profile, source: Source) -> list[float]:
+    """One curve of a profile by name.
+
+    Raises:
+        InvalidRequest: the profile has no such curve.
+    """
+    measured = profile.measured
+    curves = {
+        "measured": measured.influence,
+        "per_document": measured.per_document,
+        "last_token_attention": measured.last_token_attention,
+    } | {name: prediction.influence for name, prediction in profile.predictions.items()}
+    found = curves.get(source)
+    if found is None:
+        known = ", ".join(name for name, values in curves.items() if values is not None)
+        raise InvalidRequest(f"this profile has no curve {source}; it has {known}", field="source")
+    return found
+
+
+def dead_zone(profile: Profile, threshold: float, source: Source) -> DeadZoneView:
+    """The dead zone of one curve of a profile at any threshold.
+
+    The bootstrap band needs the single documents, so only the zone that was stored has one.
+    """
+    stored = profile.dead_zone
+    if source == "measured" and stored is not None and stored.threshold == threshold:
+        zone: DeadZone | None = stored
+    else:
+        zone = zone_of(curve(profile, source), threshold)
+    return DeadZoneView(profile=profile.id, source=source, threshold=threshold, dead_zone=zone)
+
+
+def zone_of(influence: npt.ArrayLike, threshold: float) -> DeadZone | None:
+    """The dead zone of a curve, as the wire has it."""
+    found = shape.dead_zone(np.asarray(influence, dtype=np.float64), threshold=threshold)
+    if found is None:
+        return None
+    fields = dataclasses.asdict(found)
+    for name in ("mean_density", "min_density", "fraction"):
+        fields[name] = float(f"{fields[name]:.{DIGITS}g}")
+    return DeadZone(**fields)
+
+
+def rows(profile: Profile, bins: int | None) -> list[dict[str, float]]:
+    """One flat row per position, or per bin: `position` and each curve under its name."""
+    view = profile if bins is None else binned(profile, bins)
+    columns = columns_of(view)
+    count = len(view.measured.influence)
+    step = profile.request.sequence_length / count
+    middle = 0.5 * (step - 1)  # a bin of tokens i..i+k-1 is labelled by their mean
+    positions = [float(f"{i * step + middle:.9g}") for i in range(count)]
+    names = ("position", *columns)
+    return [
+        dict(zip(names, values, strict=True))
+        for values in zip(positions, *columns.values(), strict=True)
+    ]
+
+
+def columns_of(profile: Profile) -> dict[str, list[float]]:
+    """The curves of a profile by column name, the measured ones first."""
+    measured = profile.measured
+    columns = {
+        "measured": measured.influence,
+        "low": measured.low,
+        "high": measured.high,
+        "per_document": measured.per_document,
+    }
+    if measured.last_token_attention is not None:
+        columns["last_token_attention"] = measured.last_token_attention
+    return columns | {name: p.influence for name, p in profile.predictions.items()}
+
+
+def csv(profile: Profile, bins: int | None) -> bytes:
+    """The rows as CSV (RFC 4180), with a header line."""
+    table = rows(profile, bins)
+    lines = [",".join(table[0])]
+    lines += [",".join(f"{value:.9g}" for value in row.values()) for row in table]
+    return ("\r\n".join(lines) + "\r\n").encode()
+
+
+THRESHOLD = shape.THRESHOLD
+
+
+def compare(a: Profile, b: Profile, *, source: Source = "measured", bins: int = 100) -> Comparison:
+    """How b differs from a.
+
+    Curves of one length are compared token by token, others on `bins` equal intervals of the
+    prompt, mass for mass.
+
+    Raises:
+        InvalidRequest: one of the profiles lacks the curve `source`.
+    """
+    first, second = (Curve(np.asarray(curve(p, source))) for p in (a, b))
+    binned_a, binned_b = first.bins(bins), second.bins(bins)
+    same = len(first) == len(second)
+    p, q = (first.influence, second.influence) if same else (binned_a, binned_b)
+    rank = agreement.spearman(p, q)
+    left, right = (_side(p, source) for p in (a, b))
+    return Comparison(
+        a=left,
+        b=right,
+        source=source,
+        bins=bins,
+        wasserstein=_short(agreement.wasserstein(p, q)),
+        spearman=None if rank is None else _short(rank),
+        noise_a=a.measured.split_half_wasserstein,
+        noise_b=b.measured.split_half_wasserstein,
+        primacy_change=_short(right.primacy_mass - left.primacy_mass),
+        recency_change=_short(right.recency_mass - left.recency_mass),
+        dead_zone_change=_zone_change(left, right),
+        difference=significant(binned_b - binned_a),
+        warnings=_warnings(left, right),
+    )
+
+
+def _side(profile: Profile, source: Source) -> ComparedProfile:
+    influence = curve(profile, source)
+    form = shape.shape(influence)
+    stored = source == "measured" and profile.dead_zone is not None
+    return ComparedProfile(
+        id=profile.id,
+        model=profile.model.id,
+        revision=profile.model.revision,
+        weights=profile.request.weights,
+        sequence_length=profile.request.sequence_length,
+        objective=profile.request.objective,
+        documents=profile.measured.documents,
+        documents_source=profile.request.documents_source,
+        documents_digest=profile.request.documents_digest,
+        positional_encoding=profile.request.positional_encoding,
+        content_scale=profile.request.content_scale,
+        dtype=profile.request.dtype,
+        method_version=profile.method_version,
+        shape=form.name,
+        primacy_mass=_short(form.primacy_mass),
+        recency_mass=_short(form.recency_mass),
+        dead_zone=profile.dead_zone if stored else zone_of(influence, THRESHOLD),
+    )
+
+
+def _warnings(a: ComparedProfile, b: ComparedProfile) -> list[str]:
+    """What differs beside model and weights, so that not all of the distance is theirs."""
+    said = [
+        f"different {what}: a {left}, b {right}; {why}"
+        for what, left, right, why in (
+            ("objectives", a.objective, b.objective, "the curves measure different things"),
+            ("lengths", a.sequence_length, b.sequence_length, "compared as shares of the prompt"),
+            ("positional encodings", a.positional_encoding, b.positional_encoding, "an ablation"),
+            ("content scales", a.content_scale, b.content_scale, "predictions differ by it"),
+            ("dtypes", a.dtype, b.dtype, "rounding differs"),
+            ("method versions", a.method_version, b.method_version, "measure the older one anew"),
+        )
+        if left != right
+    ]
+    if a.documents_source != b.documents_source or a.documents != b.documents:
+        texts = [f"{side.documents} {side.documents_source}" for side in (a, b)]
+        said.append(f"different documents: a {texts[0]}, b {texts[1]}; what is read moves curves")
+    elif a.documents_digest != b.documents_digest:
+        said.append("different tokens: other documents, or another tokenizer reads the same text")
+    return said
+
+
+def _zone_change(a: ComparedProfile, b: ComparedProfile) -> ZoneChange | None:
+    if a.dead_zone is None or b.dead_zone is None:
+        return None
+    old, new = a.dead_zone, b.dead_zone
+    return ZoneChange(
+        start=_short(new.start / b.sequence_length - old.start / a.sequence_length),
+        end=_short(new.end / b.sequence_length - old.end / a.sequence_length),
+        fraction=_short(new.fraction - old.fraction),
+        mean_density=_short(new.mean_density - old.mean_density),
+    )
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")

@@ -1,0 +1,256 @@
+"""Counts texts with a model's own tokenizer, without the model and without the hub.
+
+Which of a model's profiles suits a prompt best.
+
+Put chunks in order: from wire request to theory and back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from tokenizers import Tokenizer
+
+from lacuna.contract.errors import InvalidRequest, ProfileNotFound
+from lacuna.contract.placements import Chunk, PlacementRequest, PlacementResponse
+from lacuna.contract.profiles import ProfileBody, ProfilePage, ProfileSummary
+from lacuna.placement import curve as curves
+from lacuna.placement.answer import place
+from lacuna.placement.curve import PlacementCurve, architecture_by_name, architecture_of
+from service.store.profiles import StoredProfile, TokenizerStore
+
+_WARM = 8
+
+
+class TokenCounts:
+    """The use case, over the store; keeps the last few tokenizers. One per gateway process."""
+
+    def __init__(self, store: TokenizerStore) -> None:
+        self._store = store
+        self._warm: OrderedDict[str, Tokenizer] = OrderedDict()
+
+    async def count(self, tokenizer_digest: str, texts: Sequence[str]) -> list[int] | None:
+        """Tokens of each text, without special tokens; None when no worker has published the
+        tokenizer.
+
+        Raises:
+            StoreUnavailable: Redis is away.
+        """
+        tokenizer = self._warm.get(tokenizer_digest)
+        if tokenizer is None:
+            document = await self._store.get(tokenizer_digest)
+            if document is None:
+                return None
+            tokenizer = await asyncio.to_thread(_load, document)
+            self._warm[tokenizer_digest] = tokenizer
+            while len(self._warm) > _WARM:
+                self._warm.popitem(last=False)
+        self._warm.move_to_end(tokenizer_digest)
+        return await asyncio.to_thread(_count_all, tokenizer, list(texts))
+
+
+def _load(document: str) -> Tokenizer:
+    tokenizer = Tokenizer.from_str(document)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _count_all(tokenizer: Tokenizer, texts: list[str]) -> list[int]:
+    encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    return [len(one.ids) for one in encoded]
+
+
+_CHARACTERS = 4
+"""Of English text in a token, to estimate a prompt whose texts are not counted yet."""
+
+
+def by_suitability(
+    newest_first: Sequence[ProfileSummary], request: PlacementRequest
+) -> list[ProfileSummary]:
+    """The profiles, most suitable first.
+
+    The revision measured last comes before any other, the model as it is used before ablations,
+    how it reads before how it reaches one target, Lacuna's and the operator's texts before a
+    caller's own (whose prompts need not be like this one: name such a profile by its id), more
+    documents than one before one (whose noise is unknown), a length within the same power of two of
+    the prompt's before others, one with the needle curve before one without unless another source
+    is asked for, twice as many documents before half as many, and then the newest.
+    """
+    if not newest_first:
+        return []
+    tokens = _prompt_tokens(request)
+    revision = newest_first[0].revision
+    needle = request.source in (None, "needle")
+
+    def key(summary: ProfileSummary) -> tuple[float, ...]:
+        octaves = abs(math.log2(summary.sequence_length / tokens))
+        return (
+            summary.revision != revision,
+            not summary.as_used,
+            summary.objective == "target_logprob",
+            summary.documents_source == "inline",
+            summary.documents == 1,
+            round(octaves),
+            needle and not summary.needle,
+            -summary.documents.bit_length(),
+        )
+
+    return sorted(newest_first, key=key)
+
+
+def _prompt_tokens(request: PlacementRequest) -> int:
+    """About how long the prompt will be, at least 1."""
+    chunks = [
+        chunk.tokens if chunk.tokens is not None else len(chunk.text or "") / _CHARACTERS
+        for chunk in request.chunks
+    ]
+    between = request.separator_tokens * max(0, len(chunks) - 1)
+    whole = request.prefix_tokens + sum(chunks) + between + request.suffix_tokens
+    return max(1, round(min(whole, request.max_tokens or whole)))
+
+
+_INLINE_CHUNKS = 64
+_INLINE_TOKENS = 32_768
+_SEARCHED = 50
+
+
+Compute = Callable[..., Awaitable[PlacementResponse]]
+"""Awaits a function of the arguments behind it, somewhere else."""
+
+
+class ProfileReader(Protocol):
+    """What this use case needs of `service.store.profiles.ProfileStore`."""
+
+    async def get(self, profile_id: str) -> StoredProfile | None:
+        """The stored profile, or None."""
+
+    async def list(
+        self, model: str | None = None, limit: int = 20, cursor: str | None = None
+    ) -> ProfilePage:
+        """Summaries, newest first."""
+
+
+class TokenCounter(Protocol):
+    """Counts texts as a model's tokenizer does."""
+
+    async def count(self, tokenizer_digest: str, texts: Sequence[str]) -> list[int] | None:
+        """Tokens of each text; None when the tokenizer is not at hand."""
+
+
+async def answer(
+    request: PlacementRequest,
+    profiles: ProfileReader,
+    counter: TokenCounter | None = None,
+    compute: Compute = asyncio.to_thread,
+) -> PlacementResponse:
+    """Order the chunks by the curve that the request names.
+
+    Args:
+        request: validated.
+        profiles: the store.
+        counter: of texts; without one they are refused.
+        compute: runs what takes longer than a few milliseconds, off the event loop.
+
+    Raises:
+        InvalidRequest: pins that contradict each other, a curve that the profile lacks, texts
+            that cannot be counted.
+        ProfileNotFound: no such profile, or none of this model that serves.
+        TooLong: the prompt exceeds `MAX_TOKENS`.
+        StoreUnavailable: the store is away.
+    """
+    curve = await find_curve(request, profiles)
+    counts = await _count(request.chunks, curve, counter)
+    if len(counts) <= _INLINE_CHUNKS and sum(counts) <= _INLINE_TOKENS and curve.basis != "theory":
+        return place(request, curve, counts)
+    return await compute(place, request, curve, counts)
+
+
+async def find_curve(request: PlacementRequest, profiles: ProfileReader) -> PlacementCurve:
+    """The curve that the request names; see `answer` for errors."""
+    if request.density is not None:
+        return curves.of_density(request.density)
+    if request.profile_id is not None:
+        stored = await profiles.get(request.profile_id)
+        if stored is None:
+            raise ProfileNotFound(
+                f"no profile {request.profile_id}, or it was evicted", field="profile_id"
+            )
+        return curves.of_profile(stored.body, request.source)
+    if request.model is None:
+        assert request.architecture is not None
+        return curves.of_architecture(request.architecture)
+    return await _of_model(request, request.model, profiles)
+
+
+async def _of_model(
+    request: PlacementRequest, model: str, profiles: ProfileReader
+) -> PlacementCurve:
+    """The most suitable profile that has the source, with trained weights unless the model is a
+    preset, which has none; else theory, if allowed."""
+    untrained = model.startswith("preset:")
+    page = await profiles.list(model, _SEARCHED)
+    refusal: InvalidRequest | None = None
+    fit = [one for one in page.items if untrained or one.weights == "pretrained"]
+    for summary in by_suitability(fit, request):
+        stored = await profiles.get(summary.id)
+        if stored is None:
+            continue
+        try:
+            return curves.of_profile(stored.body, request.source)
+        except InvalidRequest as error:
+            refusal = refusal or error
+    if request.allow_theory:
+        return await _theory(request, model, page.items, profiles)
+    if refusal is not None:
+        raise refusal
+    raise ProfileNotFound(
+        f"no profile of {model} with trained weights: measure one with POST /v1/profiles, or set "
+        "`allow_theory`",
+        field="model",
+    )
+
+
+async def _theory(
+    request: PlacementRequest,
+    model: str,
+    measured: Sequence[ProfileSummary],
+    profiles: ProfileReader,
+) -> PlacementCurve:
+    """By the architecture given, else that of any profile of the model, else as known by name."""
+    stored = [await profiles.get(summary.id) for summary in measured[:1]]
+    bodies = [ProfileBody.of_stored(one.body) for one in stored if one is not None]
+    tokenizer = bodies[0].model.tokenizer_digest if bodies else None
+    longest = bodies[0].model.max_length if bodies else None
+    architecture = request.architecture
+    if architecture is None:
+        architecture = architecture_of(bodies[0]) if bodies else architecture_by_name(model)
+    if architecture is None:
+        raise ProfileNotFound(
+            "nothing is known about this model's architecture: give `architecture`", field="model"
+        )
+    return curves.of_architecture(architecture, longest, tokenizer)
+
+
+async def _count(
+    chunks: Sequence[Chunk], curve: PlacementCurve, counter: TokenCounter | None
+) -> list[int]:
+    texts = [chunk.text for chunk in chunks if chunk.text is not None]
+    counted: list[int] | None = []
+    if texts:
+        if counter is not None and curve.tokenizer_digest is not None:
+            counted = await counter.count(curve.tokenizer_digest, texts)
+        else:
+            counted = None
+    if counted is None:
+        raise InvalidRequest(
+            "`text` cannot be counted: the tokenizer of the model behind this curve is not at "
+            "hand; give `tokens`",
+            field="chunks.text",
+        )
+    rest = iter(counted)
+    return [chunk.tokens if chunk.tokens is not None else next(rest) for chunk in chunks]

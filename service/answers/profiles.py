@@ -1,0 +1,288 @@
+"""What a profile request costs, estimated before it is queued: `lacuna.contract.profile_requests` for the
+model's size as the gateway knows it.
+
+What a worker would refuse, as far as the gateway can tell: said at once, not after a wait.
+
+Ask for a profile: refuse what may not be, join or queue what may, and find what is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import redis.asyncio
+
+from lacuna import views
+from lacuna.contract.errors import (
+    DocumentsUnusable,
+    InvalidRequest,
+    ModelNotAllowed,
+    ModelNotFound,
+    ProfileNotFound,
+    TooLarge,
+    TooLong,
+)
+from lacuna.contract.jobs import Job
+from lacuna.contract.models import WorkerModels
+from lacuna.contract.profile_requests import ProfileRequest, cost
+from service.answers import catalogue
+from service.answers.catalogue import Architecture, known
+from service.store.fleet import served, workers
+from service.store.keys import QueueName
+from service.store.profiles import ProfileStore, StoredProfile
+from service.store.queue import JobStore, Submission
+
+ASSUMED = Architecture(24, 16, 1_536)
+"""A model that the gateway does not know, for it has no access to the
+hub: one of some 700 million parameters."""
+
+
+def estimated_cost(request: ProfileRequest) -> float:
+    """Multiply-adds; see `lacuna.contract.profile_requests`."""
+    model = known(request.model) or ASSUMED
+    return cost(request, model.layers, model.heads, model.width)
+
+
+def refuse_too_costly(request: ProfileRequest, limit: float, queue: str = "cpu") -> None:
+    """Refuse a request that costs more than `limit`.
+
+    Args:
+        request: validated.
+        limit: the most it may cost.
+        queue: where it would run; part of the sentence.
+
+    Raises:
+        TooLarge: naming the field to lower, and what would fit.
+    """
+    asked = estimated_cost(request)
+    if asked <= limit:
+        return
+    count, length = request.documents.count, request.sequence_length
+    documents = _largest(count, lambda k: estimated_cost(_with(request, k, length)) <= limit)
+    tokens = _largest(length, lambda n: estimated_cost(_with(request, count, n)) <= limit)
+    one = _largest(length, lambda n: estimated_cost(_with(request, 1, n)) <= limit)
+    field = "documents.count" if documents else "sequence_length"
+    fitting = [
+        f"{documents} documents of {length} tokens" if documents else "",
+        f"{count} documents of {tokens} tokens" if tokens else "",
+        f"one document of {one} tokens" if one and not documents else "",
+    ]
+    what = " or ".join(filter(None, fitting)) or "nothing that can be asked of this model"
+    if estimated_cost(request.model_copy(update={"predictions": []})) <= limit:
+        what += ", or all of it without the prediction second_moment"
+    raise TooLarge(
+        f"`{field}`: {count} documents of {length} tokens cost about {asked:.2g} multiply-adds, "
+        f"the limit of the {queue} queue is {limit:.2g}; within it are {what}",
+        field=field,
+    )
+
+
+def _with(request: ProfileRequest, count: int, length: int) -> ProfileRequest:
+    documents = request.documents.model_copy(update={"count": count})
+    return request.model_copy(update={"documents": documents, "sequence_length": length})
+
+
+def _largest(most: int, fits: Callable[[int], bool]) -> int:
+    """The largest number up to `most` that fits, 0 when not even 1 does."""
+    low, high = 0, most + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def refuse_unmeasurable(request: ProfileRequest) -> None:
+    """Refuse what is known to fail, in the worker's own terms.
+
+    Args:
+        request: validated.
+
+    Raises:
+        ModelNotFound: no preset or demo of that name, or a revision of what has none.
+        TooLong: more tokens than the model takes.
+        DocumentsUnusable: texts, or facts to retrieve, for a model without a tokenizer.
+        InvalidRequest: a continuation for such a model.
+    """
+    _check_name(request)
+    _check_length(request)
+    _check_tokenizer(request)
+
+
+def _check_name(request: ProfileRequest) -> None:
+    kind, colon, name = request.model.partition(":")
+    if not colon:
+        return
+    if request.revision is not None:
+        raise ModelNotFound(
+            f"`revision`: {request.model} has no revisions; leave it out", field="revision"
+        )
+    demos = [demo.partition(":")[2] for demo in catalogue.DEMO]
+    names = {"preset": list(catalogue.PRESETS), "demo": demos}.get(kind)
+    if names is not None and catalogue.known(request.model) is None:
+        raise ModelNotFound(
+            f"`model`: no {kind} is named {name}; there is {', '.join(names)}", field="model"
+        )
+
+
+def _check_length(request: ProfileRequest) -> None:
+    model = catalogue.known(request.model)
+    # Another revision may have another configuration.
+    limit = model.max_length if model is not None and request.revision is None else None
+    if limit is not None and request.sequence_length > limit:
+        raise TooLong(
+            f"`sequence_length`: {request.sequence_length} tokens are more than the {limit} that "
+            f"{request.model} can take",
+            field="sequence_length",
+        )
+
+
+def _check_tokenizer(request: ProfileRequest) -> None:
+    """A preset is a configuration and nothing else; with a revision the hub is asked instead."""
+    name = catalogue.preset(request.model)
+    if name is None or request.weights != "random" or request.revision is not None:
+        return
+    why = f"the random weights of the preset {name} come without a tokenizer"
+    if request.documents.source in {"inline", "corpus"}:
+        raise DocumentsUnusable(
+            f"`documents.source`: {why}, so it can read random_tokens only",
+            field="documents.source",
+        )
+    if request.needle is not None:
+        raise DocumentsUnusable(f"`needle`: {why} to write a fact with", field="needle")
+    if request.target is not None:
+        raise InvalidRequest(f"`target`: {why} to read it with", field="target")
+
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_ROSTER_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the operator admits.
+
+    Args:
+        allowed_models: fnmatch patterns, one of which a model id must match.
+        max_cost: bound on `budget.cost` of what goes to the CPU queue.
+        max_cost_gpu: of what goes to the GPU queue.
+    """
+
+    allowed_models: tuple[str, ...]
+    max_cost: float
+    max_cost_gpu: float
+
+
+@dataclass
+class Profiles:
+    """The use case, over the stores. One per gateway process."""
+
+    jobs: JobStore
+    store: ProfileStore
+    client: redis.asyncio.Redis
+    policy: Policy
+    clock: Callable[[], float] = time.monotonic
+    _roster: tuple[float, list[WorkerModels]] = (-1e9, [])
+    _served: frozenset[QueueName] = frozenset()
+    _calling: asyncio.Future[list[WorkerModels]] | None = None
+
+    async def submit(self, request: ProfileRequest, owner: str | None, trace: str) -> Submission:
+        """Accept a request: any number of equal ones are one job.
+
+        Args:
+            request: validated.
+            owner: digest of the caller's key; None without keys.
+            trace: id of the HTTP request.
+
+        Raises:
+            ModelNotAllowed: no pattern of the allow-list matches.
+            TooLong: see `foreseen.check`.
+            TooLarge: it costs more than its queue allows.
+            QueueFull: too many wait already.
+            StoreUnavailable: Redis is away.
+        """
+        self._check_model(request)
+        refuse_unmeasurable(request)
+        queue = await self._queue()
+        limit = self.policy.max_cost_gpu if queue == "gpu" else self.policy.max_cost
+        refuse_too_costly(request, limit, queue)
+        return await self.jobs.submit(
+            request.job_id,
+            request.model_dump_json(exclude_defaults=True).encode(),
+            queue=queue,
+            cost=estimated_cost(request),
+            high=request.priority == "high",
+            pinned=is_pinned(request),
+            owner_key=owner,
+            trace=trace,
+            private=request.confidential,
+        )
+
+    async def wait(self, job: Job, seconds: float) -> Job:
+        """The job at its end, or as it stands after so long."""
+        return await self.jobs.wait(job.id, seconds) if seconds > 0 else job
+
+    async def find(self, profile_id: str) -> StoredProfile:
+        """A stored profile; notes its use.
+
+        Raises:
+            ProfileNotFound: there is none.
+        """
+        stored = await self.store.get(profile_id)
+        if stored is None:
+            raise ProfileNotFound(f"no profile {profile_id}, or it was evicted")
+        await self.store.touch(profile_id)
+        return stored
+
+    async def load(self, profile_id: str) -> bytes:
+        """The JSON document of a profile: body and envelope as one object.
+
+        Raises:
+            ProfileNotFound: there is none.
+        """
+        stored = await self.find(profile_id)
+        return views.joined(stored.body, stored.envelope)
+
+    async def roster(self, *, fresh: bool = False) -> list[WorkerModels]:
+        """The live workers, asked for at most every two seconds unless `fresh`."""
+        since, known = self._roster
+        if not fresh and self.clock() - since <= _ROSTER_SECONDS:
+            return known
+        # One call at a time, and its failure is everybody's: behind a lock, callers of a store that
+        # hangs would each wait out the timeouts of all before them.
+        if self._calling is None or self._calling.done():
+            self._calling = asyncio.ensure_future(self._call_roll())
+        return await asyncio.shield(self._calling)
+
+    async def _call_roll(self) -> list[WorkerModels]:
+        known = await workers(self.client)
+        self._served = await served(self.client)
+        self._roster = (self.clock(), known)
+        return known
+
+    def _check_model(self, request: ProfileRequest) -> None:
+        if not any(fnmatchcase(request.model, pattern) for pattern in self.policy.allowed_models):
+            raise ModelNotAllowed(
+                "this service does not admit the model; GET /v1/models lists what it can load",
+                field="model",
+            )
+
+    async def _queue(self) -> QueueName:
+        """The GPU queue while a GPU worker lives or may be starting anew, else the CPU queue."""
+        lives = any(worker.queue == "gpu" for worker in await self.roster())
+        return "gpu" if lives or "gpu" in self._served else "cpu"
+
+
+def is_pinned(request: ProfileRequest) -> bool:
+    """Whether the request means the same for ever: a commit, a demo file or a preset, and documents
+    that cannot change as the operator's folders may.
+    """
+    if request.documents.source == "corpus" or request.model.startswith("local:"):
+        return False
+    if request.model.startswith(("demo:", "preset:")):
+        return True
+    return request.revision is not None and bool(_COMMIT.fullmatch(request.revision))

@@ -1,0 +1,201 @@
+"""JSON bodies, parsed from the raw bytes: what the framework's own parser lets through is refused.
+
+FastAPI parses with `json.loads`, which takes NaN, lone surrogates and duplicate keys, and answers
+bytes that are not UTF-8 with a server error. Here pydantic's parser (RFC 8259 only, bounded
+nesting) reads the bytes, and a second pass refuses objects that give one key twice. Long bodies
+are read in a thread, after `json_bounds` has counted what they hold.
+
+Query parameters that a route does not have are refused, as unknown fields of a body are.
+
+A misspelt one would else be a silent default.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from email.message import Message
+from typing import Any, NoReturn, TypeVar
+
+from fastapi import Request
+from fastapi.dependencies.models import Dependant
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+
+from lacuna.contract import validation
+from lacuna.contract.errors import InvalidRequest
+from service.gateway.dependencies import Pool
+
+BodyModel = TypeVar("BodyModel", bound=BaseModel)
+REQUEST_MODELS: set[type[BaseModel]] = set()
+"""Every model that is read here; the OpenAPI document takes their schemas from this set."""
+_MAX_ERRORS = 100
+"""More are neither told nor counted."""
+
+
+class MediaTypeRefused(Exception):
+    """The body is not declared to be JSON, or to be encoded."""
+
+    def __init__(self, field: str, detail: str) -> None:
+        super().__init__(detail)
+        self.field = field
+        self.detail = detail
+
+
+class BodyTooSlow(Exception):
+    """The body does not arrive."""
+
+
+class BodyInvalid(Exception):
+    """The body breaks its model; carries pydantic's error list."""
+
+    def __init__(self, errors: list[Any]) -> None:
+        super().__init__("invalid body")
+        self.errors = errors
+
+
+class _Duplicate(ValueError):
+    """An object gives one key twice."""
+
+
+def body_of(model: type[BodyModel]) -> Callable[[Request], Awaitable[BodyModel]]:
+    """A dependency that reads the request's body as `model`."""
+    REQUEST_MODELS.add(model)
+
+    async def read(request: Request) -> BodyModel:
+        _check_media_type(request)
+        raw = await request.body()
+        if len(raw) <= validation.SMALL_BYTES:
+            return parse(model, raw)
+        pool: Pool = request.state.services.bodies
+        return await pool.run(parse, model, raw)
+
+    return read
+
+
+def openapi_body(model: type[BaseModel]) -> dict[str, Any]:
+    """What `body_of` takes, for a route's `openapi_extra`."""
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def parse(model: type[BodyModel], raw: bytes) -> BodyModel:
+    """A model from JSON bytes.
+
+    Raises:
+        InvalidRequest: not JSON, too many values, or a key twice in one object.
+        BodyInvalid: JSON of the wrong shape.
+    """
+    validation.check(raw)
+    try:
+        value = model.model_validate_json(raw)
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_input=False)
+        if errors[0]["type"] == "json_invalid":
+            _refuse(errors[0]["msg"].removeprefix("Invalid JSON: "))
+        document = from_json(validation.without_numbers(raw), allow_inf_nan=True)
+        raise BodyInvalid([_told(e, model, document) for e in errors[:_MAX_ERRORS]]) from None
+    try:
+        # The bytes are valid JSON of bounded depth by now, so this cannot fail otherwise.
+        json.loads(validation.without_numbers(raw), object_pairs_hook=_unique)
+    except _Duplicate as error:
+        raise InvalidRequest(f"the key is given twice: {error}", field=str(error)) from None
+    return value
+
+
+def _told(error: Mapping[str, Any], model: type[BaseModel], document: Any) -> dict[str, Any]:
+    """An item of pydantic's list, in the caller's terms."""
+    path, value = _path(error, document)
+    told = {**error, "loc": path}
+    if error["type"] == "extra_forbidden":
+        told["msg"] = validation.unknown_field(model, error["loc"])
+    if validation.is_choice(str(error["type"])):
+        told["input"] = value
+    return told
+
+
+def _path(error: Mapping[str, Any], document: Any) -> tuple[tuple[str | int, ...], Any]:
+    """The location as the caller knows it, and what stands there.
+
+    Pydantic also names the members of unions in it. Numbers are always places in a list, which may
+    have been left empty.
+    """
+    path: list[str | int] = []
+    value = document
+    last = len(error["loc"]) - 1
+    for number, part in enumerate(error["loc"]):
+        if isinstance(part, int):
+            value = value[part] if isinstance(value, list) and part < len(value) else None
+        elif isinstance(value, dict) and part in value:
+            value = value[part]
+        elif number < last or error["type"] != "missing":
+            continue
+        path.append(part)
+    return tuple(path), value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise _Duplicate(next(key for key in found if keys.count(key) > 1))
+    return found
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise InvalidRequest(f"the body is not valid JSON: {reason}", field="body")
+
+
+def _check_media_type(request: Request) -> None:
+    """Refuse what is not plain JSON, by its headers.
+
+    Raises:
+        MediaTypeRefused: another type, or an encoding.
+    """
+    if not _is_json(request.headers.get("content-type")):
+        detail = "the body must be JSON: Content-Type: application/json"
+        raise MediaTypeRefused("content-type", detail)
+    encodings = ",".join(request.headers.getlist("content-encoding"))
+    if any(name.strip().lower() not in ("", "identity") for name in encodings.split(",")):
+        raise MediaTypeRefused("content-encoding", "the body must not be compressed or encoded")
+
+
+def _is_json(content_type: str | None) -> bool:
+    if content_type is None:
+        return False
+    message = Message()
+    message["content-type"] = content_type
+    return message.get_content_type() == "application/json" or (
+        message.get_content_maintype() == "application"
+        and message.get_content_subtype().endswith("+json")
+    )
+
+
+async def known_once(request: Request) -> None:
+    """A dependency of every route of the API: each parameter is known, and given once.
+
+    Raises:
+        RequestValidationError: which are not.
+    """
+    if not request.scope["query_string"]:
+        return
+    names = tuple(_names(request.scope["route"].dependant))
+    faults = []
+    for name, times in Counter(name for name, _ in request.query_params.multi_items()).items():
+        if name not in names:
+            message = validation.unknown_parameter(name, names)
+        elif times > 1:
+            message = f"given {times} times, may be given once"
+        else:
+            continue
+        faults.append({"type": "query", "loc": ("query", name), "msg": message})
+    if faults:
+        raise RequestValidationError(faults)
+
+
+def _names(dependant: Dependant) -> Iterator[str]:
+    yield from (field.alias for field in dependant.query_params)
+    for inner in dependant.dependencies:
+        yield from _names(inner)

@@ -1,0 +1,340 @@
+"""Pure ASGI middleware, from the outside in: Edge, `access.Keys`, BodyLimit, CachedProfiles.
+
+None of the framework's own is used: `BaseHTTPMiddleware` and `GZipMiddleware` cost more than the
+answer, and Starlette's body limit (FastAPI's `max_body_size`) answers in plain text.
+
+Who may call, and how often: API keys and the rate limit, as pure ASGI middleware.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lacuna.contract.errors import PayloadTooLarge
+from service import logs
+from service.gateway.bodies import BodyTooSlow
+from service.gateway.metrics import Metrics
+from service.gateway.problems import problem
+from service.gateway.representations import Conditions, Memory, choose, send_representation
+
+log = logging.getLogger("lacuna.api")
+
+CLIENT_LEFT = 499
+"""What is counted and logged where nobody is left to send a status to."""
+MAX_HEADERS = 32_768
+MAX_TARGET = 8_192
+"""Bytes of all header fields together, and of path and query: the parser below has no bound."""
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._\-]{1,64}")
+_SECURITY = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+_POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+_CALLER_DIGITS = 12
+"""So much of a key's digest tells callers apart in the log."""
+_PROFILE = re.compile(r"/v1/profiles/([0-9a-f]{32})(?:\.(json|csv|svg|png))?")
+PROFILE_ROUTE = "/v1/profiles/{profile_id}"
+
+
+class Edge:
+    """Request id, security headers, HEAD, metrics, access log, and the last word on exceptions."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app = app
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        scope["lacuna.request_id"] = request_id
+        method = scope["method"]
+        # HEAD is GET without the body; an event stream has no length to report.
+        head = method == "HEAD" and not scope["path"].endswith("/events")
+        inner = {**scope, "method": "GET"} if head else scope
+        started = time.perf_counter()
+        # Not taken back at the end: a request has a context of its own, and what the server itself
+        # says of it belongs to it as well.
+        logs.request_id.set(request_id)
+        logs.job_id.set("")
+        reply = _Reply(send, request_id, head=head)
+        try:
+            await self._answer(inner, receive, reply)
+        finally:
+            seconds = time.perf_counter() - started
+            self.metrics.request(method, _route(inner), reply.status, seconds)
+            _log_access(inner, method, reply.status, seconds)
+
+    async def _answer(self, scope: Scope, receive: Receive, reply: _Reply) -> None:
+        try:
+            # Before anything reads them: what a header costs must not depend on its sender.
+            if (refusal := _too_long(scope)) is not None:
+                await refusal(scope, receive, reply)
+                return
+            await self.app(scope, receive, reply)
+        except ClientDisconnect:
+            reply.status = reply.status or CLIENT_LEFT
+        except asyncio.CancelledError:
+            # The server stops, and what still waits must say so: its own word would be a 500.
+            if not reply.status:
+                detail = "this gateway is stopping; ask again, the job goes on"
+                close = {"Connection": "close"}
+                refusal = problem(scope, "not_ready", detail, retry_after=1.0, headers=close)
+                await refusal(scope, receive, reply)
+            raise
+        except Exception:
+            log.exception("unhandled error")
+            if reply.status:
+                raise
+            detail = "Lacuna failed; its log under this request id says how"
+            await problem(scope, "internal_error", detail)(scope, receive, reply)
+
+
+class _Reply:
+    """Sends what leaves, with the headers that every answer has, and notes its status."""
+
+    def __init__(self, send: Send, request_id: str, *, head: bool) -> None:
+        self._send, self._request_id, self._head = send, request_id, head
+        self.status = 0
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"] = _headers(message.get("headers", []), self._request_id)
+        elif self._head:
+            message = {**message, "body": b""}
+        await self._send(message)
+
+
+def _too_long(scope: Scope) -> Response | None:
+    """A refusal of a request whose head is longer than any that is meant."""
+    close = {"Connection": "close"}
+    if len(scope["path"]) + len(scope["query_string"]) > MAX_TARGET:
+        detail = f"the address exceeds {MAX_TARGET} bytes"
+        return problem(scope, "address_too_long", detail, headers=close)
+    if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADERS:
+        detail = f"the header fields exceed {MAX_HEADERS} bytes"
+        return problem(scope, "headers_too_large", detail, headers=close)
+    return None
+
+
+def _log_access(scope: Scope, method: str, status: int, seconds: float) -> None:
+    # What leaves from memory is counted, and logged for who debugs: a line would cost as much.
+    level = logging.DEBUG if "lacuna.route" in scope else logging.INFO
+    if not log.isEnabledFor(level):
+        return
+    # Never the path or the query: they are the caller's, and may hold anything.
+    route = _route(scope)
+    fields = {"method": method[:16], "route": route, "status": status}
+    fields["milliseconds"] = round(seconds * 1e3, 3)
+    if owner := scope.get("lacuna.owner"):
+        fields["caller"] = owner[:_CALLER_DIGITS]
+    log.log(level, "%s %s %d", method[:16], route, status, extra=fields)
+
+
+def _request_id(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+            return str(value.decode())
+    return secrets.token_hex(8)
+
+
+def _headers(given: Sequence[tuple[bytes, bytes]], request_id: str) -> list[tuple[bytes, bytes]]:
+    headers = [*given, (b"x-request-id", request_id.encode()), *_SECURITY]
+    if not any(name == b"content-security-policy" for name, _ in given):
+        headers.append(_POLICY)
+    return headers
+
+
+def _route(scope: Scope) -> str:
+    """The template of the route that answered: a bounded set, unlike paths."""
+    known = scope.get("lacuna.route")
+    if known is None:
+        known = getattr(scope.get("route"), "path", None)
+    return known or "unmatched"
+
+
+class BodyLimit:
+    """Refuses bodies above a size, at once when the length is declared, and those that stall.
+
+    Args:
+        limit: bytes.
+        pause: seconds within which the next part has to arrive.
+        seconds: within which all of it has to.
+    """
+
+    def __init__(
+        self, app: ASGIApp, limit: int, pause: float = 10.0, seconds: float = 60.0
+    ) -> None:
+        self.app = app
+        self.limit = limit
+        self.pause = pause
+        self.seconds = seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse, or pass on and count what is read."""
+        if scope["type"] != "http" or scope["method"] == "GET":
+            await self.app(scope, receive, send)
+            return
+        detail = f"the body exceeds {self.limit} bytes"
+        declared = next((v for n, v in scope["headers"] if n == b"content-length"), b"0")
+        if declared.isdigit() and int(declared[:20]) > self.limit:
+            refusal = problem(scope, "payload_too_large", detail, errors=[("body", detail)])
+            await refusal(scope, receive, send)
+            return
+        read, more = 0, True
+        end = time.monotonic() + self.seconds
+
+        async def counted() -> Message:
+            nonlocal read, more
+            # After the body comes nothing but the end of the connection, however long it takes.
+            patience = min(self.pause, max(0.0, end - time.monotonic())) if more else None
+            try:
+                async with asyncio.timeout(patience):
+                    message = await receive()
+            except TimeoutError:
+                raise BodyTooSlow from None
+            if message["type"] == "http.request":
+                more = message.get("more_body", False)
+                read += len(message.get("body", b""))
+                if read > self.limit:
+                    raise PayloadTooLarge(detail, field="body")
+            return message
+
+        await self.app(scope, counted, send)
+
+
+class CachedProfiles:
+    """Answers a profile that this process holds, before routing."""
+
+    def __init__(self, app: ASGIApp, memory: Memory, metrics: Metrics) -> None:
+        self.app = app
+        self.memory = memory
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer from memory, or pass on."""
+        if scope["type"] == "http" and scope["method"] == "GET" and not scope["query_string"]:
+            found = _PROFILE.fullmatch(scope["path"])
+            if found is not None:
+                conditions = Conditions.of(scope)
+                form = found[2] or choose(conditions.accept)
+                kept = self.memory.get((found[1], form, None)) if form else None
+                if kept is not None:
+                    scope["lacuna.route"] = PROFILE_ROUTE
+                    self.metrics.memory_hits.inc()
+                    await send_representation(scope, send, kept, conditions)
+                    return
+        await self.app(scope, receive, send)
+
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_MAX_BUCKETS = 10_000
+PUBLIC = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
+PUBLIC_PREFIXES = ("/docs/", "/assets/", "/problems/")
+"""Answered without a key: nothing there depends on who asks."""
+
+
+class Keys:
+    """API keys and the rate limit per key.
+
+    Args:
+        keys: SHA-256 digests in hex, or plain keys; none means that everybody may call.
+        per_minute: requests per key, or per address without keys; 0 is no limit.
+    """
+
+    def __init__(
+        self, app: ASGIApp, keys: Sequence[str], per_minute: int, metrics: Metrics
+    ) -> None:
+        self.app = app
+        self.digests = [_digest_of(key) for key in keys]
+        self.limiter = RateLimiter(per_minute) if per_minute else None
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse, or pass on with the owner noted."""
+        if scope["type"] != "http" or is_public(scope["path"]):
+            await self.app(scope, receive, send)
+            return
+        owner = None
+        if self.digests:
+            owner = self._owner(scope)
+            if owner is None:
+                self.metrics.refused.labels("unauthorized").inc()
+                detail = "an API key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"
+                await problem(scope, "unauthorized", detail)(scope, receive, send)
+                return
+        scope["lacuna.owner"] = owner
+        if self.limiter is not None:
+            wait = self.limiter.take(owner or (scope.get("client") or ("",))[0])
+            if wait > 0:
+                self.metrics.refused.labels("rate_limited").inc()
+                detail = f"more than {self.limiter.per_minute} requests per minute"
+                refusal = problem(scope, "rate_limited", detail, retry_after=wait)
+                await refusal(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+    def _owner(self, scope: Scope) -> str | None:
+        """The digest of the presented key if it is known. Every known key is compared."""
+        presented = _presented(scope)
+        if presented is None:
+            return None
+        digest = hashlib.sha256(presented).hexdigest().encode()
+        hits = [hmac.compare_digest(digest, known) for known in self.digests]
+        return digest.decode() if any(hits) else None
+
+
+def is_public(path: str) -> bool:
+    """Whether a path is answered without a key."""
+    return path in PUBLIC or path.startswith(PUBLIC_PREFIXES)
+
+
+def _digest_of(key: str) -> bytes:
+    if _DIGEST.fullmatch(key):
+        return key.encode()
+    return hashlib.sha256(key.encode()).hexdigest().encode()
+
+
+def _presented(scope: Scope) -> bytes | None:
+    for name, value in scope["headers"]:
+        if name == b"x-api-key" and value:
+            return bytes(value)
+        if name == b"authorization" and value[:7].lower() == b"bearer ":
+            return bytes(value[7:].strip())
+    return None
+
+
+class RateLimiter:
+    """A token bucket per caller, in this process: N gateway processes allow N times as much."""
+
+    def __init__(self, per_minute: int) -> None:
+        self.per_minute = per_minute
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, caller: str, now: float | None = None) -> float:
+        """Take one token; 0 when there was one, else the seconds until there is."""
+        now = time.monotonic() if now is None else now
+        level, since = self._buckets.pop(caller, (float(self.per_minute), now))
+        level = min(float(self.per_minute), level + (now - since) * self.per_minute / 60)
+        wait = 0.0 if level >= 1 else (1 - level) * 60 / self.per_minute
+        self._buckets[caller] = (level - 1 if level >= 1 else level, now)
+        if len(self._buckets) > _MAX_BUCKETS:
+            self._buckets.popitem(last=False)
+        return wait

@@ -1,0 +1,240 @@
+"""Prometheus metrics of the gateway. Labels are bounded: routes by template, never by path.
+
+Dead zone, primacy and recency by model, for Prometheus, read from the newest profiles.
+
+Labels are bounded: only the models of the newest profiles are told, each with its newest version
+and the one before, so that drift between the two shows without any history.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import Final, Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from lacuna.contract.profiles import DeadZone, ProfileSummary
+from service.store.fleet import COUNTERS, StoreMetrics
+from service.store.fleet import Histogram as StoreHistogram
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_PER_QUEUE = {
+    "depth": "Jobs that wait.",
+    "oldest_seconds": "How long the oldest of them has waited.",
+    "running": "Jobs under a lease.",
+    "workers": "Live workers.",
+}
+_TOTALS = {
+    "dead_letters": "Jobs kept as dead letters.",
+    "profiles": "Profiles in the store.",
+    "profile_bytes": "Their size.",
+}
+_HISTOGRAMS = {
+    "wait": "Seconds from creation to the first start.",
+    "run": "Seconds from start to end, of jobs that ended with a profile.",
+}
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class _Countable(Protocol):
+    def inc(self, amount: float = 1) -> None: ...
+
+
+class _Observable(Protocol):
+    def observe(self, amount: float) -> None: ...
+
+
+class Metrics:
+    """Counters of one gateway process, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        requests = Counter(
+            "lacuna_http_requests",
+            "Requests answered.",
+            ("method", "route", "status"),
+            registry=self.registry,
+        )
+        seconds = Histogram(
+            "lacuna_http_request_seconds",
+            "Time to the end of the answer.",
+            ("route",),
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        submissions = Counter(
+            "lacuna_submissions",
+            "Accepted profile requests by what became of them.",
+            ("outcome",),
+            registry=self.registry,
+        )
+        self.refused = Counter(
+            "lacuna_requests_refused",
+            "Requests refused before routing.",
+            ("reason",),
+            registry=self.registry,
+        )
+        self.memory_hits = Counter(
+            "lacuna_profile_memory_hits",
+            "Profiles answered from this process's memory.",
+            registry=self.registry,
+        )
+
+        # Children are looked up under a lock; their number is bounded, so keep them at hand.
+        @lru_cache(maxsize=4096)
+        def child(method: str, route: str, status: int) -> tuple[_Countable, _Observable]:
+            return requests.labels(method, route, str(status)), seconds.labels(route)
+
+        self._child = child
+        self._submissions = submissions
+
+    def request(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count one answered request."""
+        count, histogram = self._child(method if method in _METHODS else "other", route, status)
+        count.inc()
+        histogram.observe(seconds)
+
+    def submission(self, outcome: str) -> None:
+        """Count one accepted profile request: cached, joined or created."""
+        self._submissions.labels(outcome).inc()
+
+    def text(self, store: StoreMetrics | None) -> bytes:
+        """The exposition format.
+
+        Args:
+            store: what the store knows of the queue; None when it is away.
+        """
+        up = Gauge("lacuna_store_up", "Whether Redis answers.", registry=None)
+        up.set(store is not None)
+        registry = CollectorRegistry()
+        registry.register(up)
+        if store is not None:
+            registry.register(_Queue(store))
+        return generate_latest(self.registry) + generate_latest(registry)
+
+
+class _Queue(Collector):
+    """The store's numbers, as they are at scrape time; the same from every gateway process."""
+
+    def __init__(self, store: StoreMetrics) -> None:
+        self._store = store
+
+    def collect(self) -> Iterator[Metric]:
+        """All families."""
+        store = self._store
+        for name, meaning in COUNTERS.items():
+            counter = CounterMetricFamily(f"lacuna_jobs_{name.replace(':', '_')}", meaning)
+            counter.add_metric([], store.counters[name])
+            yield counter
+        for field, meaning in _PER_QUEUE.items():
+            gauge = GaugeMetricFamily(f"lacuna_queue_{field}", meaning, labels=["queue"])
+            for queue in store.queues:
+                gauge.add_metric([queue.queue], getattr(queue, field))
+            yield gauge
+        for field, meaning in _TOTALS.items():
+            yield GaugeMetricFamily(f"lacuna_{field}", meaning, value=getattr(store, field))
+        for field, meaning in _HISTOGRAMS.items():
+            found: StoreHistogram = getattr(store, field)
+            buckets = [(_bound(bound), float(n)) for bound, n in found.buckets.items()]
+            yield HistogramMetricFamily(
+                f"lacuna_job_{field}_seconds", meaning, buckets=buckets, sum_value=found.sum
+            )
+
+
+def _bound(value: float) -> str:
+    return "+Inf" if math.isinf(value) else repr(float(value))
+
+
+SUMMARIES: Final = 100
+"""So many of the newest profiles are looked at."""
+SURE: Final = 0.975
+"""Share of the draws that must have a zone, for the least of a 95% band to be above 0."""
+_MODELS: Final = 50
+_LABELS: Final = ("model", "weights", "tokens", "objective", "documents", "version")
+_MEANINGS: Final = {
+    "dead_zone_fraction": "Share of the prompt in the dead zone; 0 when there is none.",
+    "dead_zone_fraction_low": "Least share that the 95% bands of the zone's ends allow.",
+    "dead_zone_fraction_high": "Largest share that the 95% bands of the zone's ends allow.",
+    "primacy_mass": "Influence on the first 10% of positions.",
+    "recency_mass": "Influence on the last 10% of positions.",
+}
+
+
+class _Models(Collector):
+    def __init__(self, summaries: Sequence[ProfileSummary]) -> None:
+        self._rows = list(_rows(summaries))
+
+    def collect(self) -> Iterable[Metric]:
+        for name, meaning in _MEANINGS.items():
+            gauge = GaugeMetricFamily(f"lacuna_model_{name}", meaning, labels=_LABELS)
+            for labels, summary in self._rows:
+                gauge.add_metric(labels, _values(summary)[name])
+            yield gauge
+
+
+def text(summaries: Sequence[ProfileSummary]) -> bytes:
+    """The exposition format.
+
+    Args:
+        summaries: of the newest profiles, newest first.
+    """
+    registry = CollectorRegistry()
+    registry.register(_Models(summaries))
+    return generate_latest(registry)
+
+
+def _rows(summaries: Sequence[ProfileSummary]) -> Iterator[tuple[list[str], ProfileSummary]]:
+    """Profiles that differ in nothing but their version (revision, method) or draw compare."""
+    versions: dict[tuple[str, str, str, str, str], list[ProfileSummary]] = {}
+    for summary in filter(_comparable, summaries):
+        key = (
+            summary.model,
+            summary.weights,
+            str(summary.sequence_length),
+            summary.objective,
+            summary.documents_name or summary.documents_source,
+        )
+        versions.setdefault(key, []).append(summary)
+    for key, newest_first in islice(versions.items(), _MODELS):
+        for version, summary in zip(("newest", "previous"), newest_first, strict=False):
+            yield [*key, version], summary
+
+
+def _comparable(summary: ProfileSummary) -> bool:
+    """An ablation says nothing of the model as it is used, one document nothing of its noise, and
+    a caller's own texts and targets are others every time."""
+    own = summary.documents_source == "inline" or summary.objective == "target_logprob"
+    return summary.as_used and summary.documents > 1 and not own
+
+
+def _values(summary: ProfileSummary) -> dict[str, float]:
+    zone = summary.dead_zone
+    low, high = (0.0, 0.0) if zone is None else _band(zone)
+    return {
+        "dead_zone_fraction": 0.0 if zone is None else zone.fraction,
+        "dead_zone_fraction_low": low / summary.sequence_length,
+        "dead_zone_fraction_high": high / summary.sequence_length,
+        "primacy_mass": summary.primacy_mass,
+        "recency_mass": summary.recency_mass,
+    }
+
+
+def _band(zone: DeadZone) -> tuple[float, float]:
+    """Shortest and longest zone, in tokens, that its ends' bands allow."""
+    if zone.start_band is None or zone.end_band is None:
+        return float(zone.end - zone.start), float(zone.end - zone.start)
+    shortest = max(0.0, zone.end_band.low - zone.start_band.high)
+    if zone.support is not None and zone.support < SURE:
+        shortest = 0.0  # the bands are of the draws that have a zone; others have none
+    return shortest, zone.end_band.high - zone.start_band.low

@@ -1,0 +1,211 @@
+"""The OpenAPI document: what FastAPI derives, plus bodies that we parse ourselves and problems.
+
+`python -m service.gateway.openapi` writes openapi/openapi.json; a test fails when it differs.
+
+/docs: Swagger UI from the gateway itself, with no external host and no inline script.
+
+The script and style come with the package `fastapi-offline`; without it /docs says where the
+OpenAPI document is.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+
+from service.gateway.bodies import REQUEST_MODELS
+from service.gateway.problems import MEDIA_TYPE, STATUS, Problem
+
+_EVENT = {
+    "type": "object",
+    "description": "One event of the stream; `event` is the job's state, `data` the Job as JSON.",
+    "properties": {
+        "event": {"type": "string"},
+        "id": {"type": "string"},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    },
+}
+REF = "#/components/schemas/{model}"
+FOLDER = Path(__file__).parents[2] / "openapi"
+"""Present in a checkout; an installed package serves the same document without examples."""
+_SECURITY = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
+
+
+ETAG = {"ETag": {"schema": {"type": "string"}}}
+REVALIDATED: dict[int | str, dict[str, Any]] = {
+    200: {"headers": ETAG},
+    304: {"description": "`If-None-Match` names what you have."},
+}
+"""Documentation of a route whose answer may be kept and asked for again."""
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Documentation of the error statuses of a route."""
+    return {status: _problem(status) for status in statuses}
+
+
+def _problem(status: int) -> dict[str, Any]:
+    codes = ", ".join(f"`{code}`" for code, known in STATUS.items() if known == status)
+    answer: dict[str, Any] = {
+        "description": f"Problem: {codes}.",
+        "content": {MEDIA_TYPE: {"schema": {"$ref": REF.format(model="Problem")}}},
+    }
+    if status in (429, 503):
+        answer["headers"] = {"Retry-After": {"schema": {"type": "integer", "minimum": 1}}}
+    return answer
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """The document of an app."""
+    schema = get_openapi(
+        title=app.title,
+        version=app.version,
+        summary=app.summary,
+        description=app.description,
+        routes=app.routes,
+        separate_input_output_schemas=False,
+    )
+    components = schema.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    models: list[type[BaseModel]] = sorted([*REQUEST_MODELS, Problem], key=repr)
+    _, ours = models_json_schema([(model, "validation") for model in models], ref_template=REF)
+    for name, definition in ours["$defs"].items():
+        if schemas.setdefault(name, definition) != definition:
+            raise ValueError(f"two schemas are named {name}")
+    for framework in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(framework, None)
+    for definition in schemas.values():
+        _without_default_of_union(definition)
+    components["schemas"] = dict(sorted(schemas.items()))
+    components["securitySchemes"] = _SECURITY
+    schema["security"] = [{}, {"bearer": []}, {"header": []}]
+    for path, item in schema["paths"].items():
+        for method, operation in item.items():
+            _finish(path, method, operation)
+    return schema
+
+
+def _without_default_of_union(definition: dict[str, Any]) -> None:
+    """Client generators stumble over an object as the default of a union: say it in words."""
+    for member in definition.get("properties", {}).values():
+        if "oneOf" in member and isinstance(member.get("default"), dict):
+            words = json.dumps(member.pop("default"))
+            member["description"] = f"{member.get('description', '')} Default: `{words}`.".strip()
+
+
+def _finish(path: str, method: str, operation: dict[str, Any]) -> None:
+    operation["operationId"] = (
+        f"{method}_{path.strip('/').replace('/', '_')}".replace("{", "")
+        .replace("}", "")
+        .replace("-", "_")
+    )
+    for given in operation["responses"].values():
+        # OpenAPI 3.1, which most tools read, has no `itemSchema`: describe one event.
+        if "text/event-stream" in given.get("content", {}):
+            given["content"]["text/event-stream"] = {"schema": _EVENT}
+    answer = operation["responses"].get("422", {}).get("content", {})
+    if "application/json" in answer:  # FastAPI's own validation error, which we never send
+        operation["responses"]["422"] = _problem(422)
+    for kind, content in _examples(operation["operationId"]).items():
+        if kind == "request":
+            operation["requestBody"]["content"]["application/json"]["example"] = content
+        else:
+            status = kind.removeprefix("response-")
+            body = operation["responses"][status]["content"]
+            body[next(iter(body))]["example"] = content
+
+
+def _examples(operation: str) -> dict[str, Any]:
+    """Files openapi/examples/<operation>.request.json and .response-<status>.json."""
+    found = {}
+    for path in sorted((FOLDER / "examples").glob(f"{operation}.*.json")):
+        found[path.name.split(".")[1]] = json.loads(path.read_text())
+    return found
+
+
+def text(app: FastAPI) -> str:
+    """The document as it is stored."""
+    return json.dumps(document(app), indent=1, ensure_ascii=False) + "\n"
+
+
+def main() -> None:
+    """Write openapi/openapi.json."""
+    from service.gateway.app import create_app
+    from service.settings import Settings
+
+    FOLDER.joinpath("openapi.json").write_text(text(create_app(Settings())))
+
+
+if __name__ == "__main__":
+    main()
+
+
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+        "img-src 'self' data:; connect-src 'self'; base-uri 'none'; frame-ancestors 'none'"
+    )
+}
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Lacuna API</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="stylesheet" href="docs/swagger-ui.css"></head>
+<body><div id="swagger-ui"></div>
+<noscript><p>The API is described in <a href="openapi.json">openapi.json</a>.</p></noscript>
+<script src="docs/swagger-ui-bundle.js"></script><script src="docs/start.js"></script></body></html>
+"""
+_PLAIN_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Lacuna API</title></head>
+<body><p>The API is described in <a href="openapi.json">openapi.json</a>.</p></body></html>
+"""
+_START = (
+    'SwaggerUIBundle({url:"openapi.json",dom_id:"#swagger-ui",deepLinking:true,'
+    "layout:'BaseLayout',presets:[SwaggerUIBundle.presets.apis],validatorUrl:null});\n"
+)
+_ASSETS = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
+
+
+@cache
+def _folder() -> Path | None:
+    spec = find_spec("fastapi_offline")
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent / "static"
+
+
+async def _page(request: Request) -> Response:
+    page = _PLAIN_PAGE if _folder() is None else _PAGE
+    return Response(page, headers=_HEADERS, media_type="text/html")
+
+
+async def _start(request: Request) -> Response:
+    return Response(_START, media_type="text/javascript")
+
+
+async def _asset(request: Request) -> Response:
+    folder, name = _folder(), request.url.path.rpartition("/")[2]
+    assert folder is not None
+    headers = {"Cache-Control": "public, max-age=86400"}
+    return FileResponse(folder / name, headers=headers, media_type=_ASSETS[name])
+
+
+def mount(app: FastAPI) -> None:
+    """Add the page and its assets."""
+    app.add_route("/docs", _page, include_in_schema=False)
+    app.add_route("/docs/start.js", _start, include_in_schema=False)
+    if _folder() is not None:
+        for name in _ASSETS:
+            app.add_route(f"/docs/{name}", _asset, include_in_schema=False)

@@ -1,0 +1,293 @@
+"""Errors at the edge: the one table from codes to statuses, and RFC 9457 problem documents."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
+from inspect import cleandoc
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Scope
+
+from lacuna.contract import validation
+from lacuna.contract.errors import BY_CODE, LacunaError
+from lacuna.contract.jobs import Failure
+from service.gateway.bodies import BodyInvalid, MediaTypeRefused
+
+MEDIA_TYPE = "application/problem+json"
+STATUS: dict[str, int] = {
+    "invalid_request": 422,
+    "payload_too_large": 413,
+    "too_long": 422,
+    "too_large": 422,
+    "unauthorized": 401,
+    "rate_limited": 429,
+    "model_not_allowed": 403,
+    "model_not_found": 404,
+    "model_gated": 403,
+    "model_unreachable": 503,
+    "model_unsupported": 422,
+    "weights_unsafe": 422,
+    "profile_not_found": 404,
+    "job_not_found": 404,
+    "not_found": 404,
+    "out_of_memory": 422,
+    "not_finite": 422,
+    "documents_unusable": 422,
+    "worker_lost": 503,
+    "cancelled": 409,
+    "internal_error": 500,
+    "queue_full": 429,
+    "store_unavailable": 503,
+    "timeout": 504,
+    # Known to HTTP alone, so not in the error tree:
+    "method_not_allowed": 405,
+    "not_acceptable": 406,
+    "request_timeout": 408,
+    "address_too_long": 414,
+    "headers_too_large": 431,
+    "unsupported_media_type": 415,
+    "not_ready": 503,
+}
+_HTTP_MEANING = {
+    "address_too_long": "Path and query are too long.",
+    "headers_too_large": "The header fields are too long.",
+    "method_not_allowed": "This address knows other methods; `Allow` lists them.",
+    "request_timeout": "The body did not arrive in time.",
+    "not_acceptable": "`Accept` names no format in which this can be answered.",
+    "unsupported_media_type": "The body is not declared to be JSON, or to be encoded.",
+    "not_ready": "Redis does not answer, no worker lives, or this gateway is stopping.",
+}
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 406: "not_acceptable"}
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_MAX_ERRORS = 20
+_MAX_TEXT = 300
+_NAMED_FIELD = re.compile(r"^`(\w+)`")
+
+
+class FieldError(BaseModel):
+    """What is wrong with one field."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    field: str
+    """Dotted path in the body, or the name of a parameter; "body" for the body as a whole."""
+    message: str
+
+
+class Problem(BaseModel):
+    """An error, as RFC 9457 has it, with a stable `code`."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True, extra="allow")
+
+    type: str
+    """A stable URI path, one per code."""
+    title: str
+    status: int = Field(ge=400, le=599)
+    detail: str
+    code: str
+    retryable: bool
+    """Whether the same request may succeed later."""
+    errors: list[FieldError]
+    request_id: str
+
+
+class ProblemType(BaseModel):
+    """What a problem's `type` address tells: all there is to know about a code."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    retryable: bool
+    meaning: str
+
+
+def problem_type(code: str) -> ProblemType:
+    """The entry of a code of STATUS; its meaning is the docstring of its class."""
+    known = BY_CODE.get(code)
+    status = STATUS[code]
+    return ProblemType(
+        type=f"/problems/{code}",
+        title=code.replace("_", " ").capitalize(),
+        status=status,
+        code=code,
+        retryable=known.retryable if known is not None else status in (408, 503),
+        meaning=_HTTP_MEANING[code] if known is None else cleandoc(known.__doc__ or ""),
+    )
+
+
+def problem(
+    scope: Scope,
+    code: str,
+    detail: str,
+    *,
+    errors: Sequence[tuple[str, str]] = (),
+    headers: Mapping[str, str] | None = None,
+    retry_after: float | None = None,
+    members: Mapping[str, Any] | None = None,
+) -> Response:
+    """A problem document as a response.
+
+    Args:
+        scope: of the request, for its id.
+        code: a key of STATUS.
+        detail: one sentence.
+        errors: (field, message) pairs.
+        headers: further headers.
+        retry_after: seconds for the Retry-After header.
+        members: extension members.
+    """
+    kind = problem_type(code)
+    status = kind.status
+    document = {
+        "type": kind.type,
+        "title": kind.title,
+        "status": status,
+        "detail": _clean(detail),
+        "code": code,
+        "retryable": kind.retryable,
+        "errors": [
+            {"field": _clean(field), "message": _clean(message)}
+            for field, message in errors[:_MAX_ERRORS]
+        ],
+        "request_id": scope.get("lacuna.request_id", ""),
+        **(members or {}),
+    }
+    extra = {"Cache-Control": "no-store", **(headers or {})}
+    if retry_after is not None:
+        extra["Retry-After"] = str(max(1, math.ceil(retry_after)))
+    if status == HTTPStatus.UNAUTHORIZED:
+        extra["WWW-Authenticate"] = "Bearer"
+    body = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+    return Response(body, status, extra, MEDIA_TYPE)
+
+
+def of_error(
+    scope: Scope, error: LacunaError, members: Mapping[str, Any] | None = None
+) -> Response:
+    """The response for a failure of the error tree."""
+    errors = [] if error.field is None else [(error.field, error.detail)]
+    return problem(
+        scope,
+        error.code,
+        error.detail,
+        errors=errors,
+        retry_after=_retry_after(error),
+        members=members,
+    )
+
+
+def from_failure(failure: Failure) -> LacunaError:
+    """The exception that a stored job failure once was."""
+    kind = BY_CODE.get(failure.code, BY_CODE["internal_error"])
+    return kind(failure.detail, field=failure.field)
+
+
+async def on_lacuna_error(request: Request, error: Exception) -> Response:
+    """Handler for the error tree."""
+    assert isinstance(error, LacunaError)
+    return of_error(request.scope, error)
+
+
+async def on_body_invalid(request: Request, error: Exception) -> Response:
+    """Handler for a JSON body of the wrong shape."""
+    assert isinstance(error, BodyInvalid)
+    return invalid(request.scope, field_errors(error.errors))
+
+
+async def on_media_type(request: Request, error: Exception) -> Response:
+    """Handler for a body that is not declared as plain JSON."""
+    assert isinstance(error, MediaTypeRefused)
+    errors = [(error.field, error.detail)]
+    # Which encodings a retry may use (RFC 9110, 12.5.3).
+    headers = {"Accept-Encoding": "identity"} if error.field == "content-encoding" else {}
+    return problem(
+        request.scope, "unsupported_media_type", error.detail, errors=errors, headers=headers
+    )
+
+
+async def on_body_too_slow(request: Request, error: Exception) -> Response:
+    """Handler for a body that does not arrive; the rest of it is not waited for."""
+    detail = "the body did not arrive in time"
+    errors = [("body", detail)]
+    return problem(
+        request.scope, "request_timeout", detail, errors=errors, headers={"Connection": "close"}
+    )
+
+
+async def on_invalid(request: Request, error: Exception) -> Response:
+    """Handler for parameters that FastAPI itself validates."""
+    assert isinstance(error, RequestValidationError)
+    # The first part of the location says where (path, query, header), not what.
+    errors = field_errors({**item, "loc": item["loc"][1:]} for item in error.errors())
+    return invalid(request.scope, errors)
+
+
+async def on_http_exception(request: Request, error: Exception) -> Response:
+    """Handler for what the framework raises: no route, no such method."""
+    assert isinstance(error, HTTPException)
+    code = _HTTP_CODES.get(error.status_code, "invalid_request")
+    if code == "method_not_allowed":
+        # An event stream alone has no HEAD: it has no end and no length to report.
+        methods = [one for one in _allowed_methods(request) if one != request.method]
+        allowed = ", ".join(methods)
+        detail = f"{request.method} is not allowed here; allowed: {allowed}"
+        return problem(request.scope, code, detail, headers={"Allow": allowed})
+    detail = "there is nothing at this address" if code == "not_found" else str(error.detail)
+    return problem(request.scope, code, detail)
+
+
+def invalid(scope: Scope, errors: Sequence[tuple[str, str]]) -> Response:
+    """A 422 that names its fields."""
+    field, message = errors[0]
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    detail = message if message.startswith("`") else f"{field}: {message}"
+    return problem(scope, "invalid_request", detail + more, errors=errors)
+
+
+def field_errors(items: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Pydantic's error list as (field, message) pairs, without echoing any input."""
+    pairs = []
+    for item in items:
+        path = [str(part) for part in item["loc"]]
+        message = validation.message(item)
+        # A rule about several fields is reported at their parent; its sentence begins with one.
+        named = _NAMED_FIELD.match(message)
+        if item["type"] == "value_error" and named:
+            path.append(named.group(1))
+        pairs.append((".".join(path) or "body", message))
+    return list(dict.fromkeys(pairs))
+
+
+def _retry_after(error: LacunaError) -> float | None:
+    if error.retry_after is not None:
+        return error.retry_after
+    return 5.0 if STATUS[error.code] in (429, 503) else None
+
+
+def _allowed_methods(request: Request) -> list[str]:
+    """Every method with a route at this path: the framework reports the first route's alone."""
+    allowed = []
+    for method in _METHODS:
+        scope = {**request.scope, "method": method}
+        if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes):
+            allowed += ["GET", "HEAD"] if method == "GET" else [method]
+    return allowed
+
+
+def _clean(text: str) -> str:
+    """Bounded and encodable: field names come from the caller, who may send lone surrogates."""
+    clean = text.encode("utf-8", "replace").decode()
+    if len(clean) <= _MAX_TEXT:
+        return clean
+    return clean[: _MAX_TEXT - 1].rsplit(" ", 1)[0] + "…"  # between words

@@ -1,0 +1,67 @@
+"""/v1/jobs: follow a job, or withdraw it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from fastapi import APIRouter, Request, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+
+from lacuna.contract.errors import JobNotFound, StoreUnavailable
+from lacuna.contract.jobs import TERMINAL, Job
+from service.gateway.dependencies import JobId, Owner, OwnJob, Place, ServicesHere, Wait
+from service.gateway.openapi import problems
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+
+@router.get("/{job_id}", summary="Read a job", responses=problems(401, 404, 422, 429, 503))
+async def read(
+    request: Request,
+    job: OwnJob,
+    services: ServicesHere,
+    owner: Owner,
+    wait: Wait,
+    response: Response,
+) -> Job:
+    """State, position, progress and, at the end, the profile or the failure."""
+    response.headers["Cache-Control"] = "no-store"
+    if not wait:
+        return job
+    response.headers["Preference-Applied"] = f"wait={wait:.0f}"
+    return await services.wait(request, owner, job, wait)
+
+
+@router.delete(
+    "/{job_id}",
+    summary="Withdraw a job",
+    responses={
+        202: {"model": Job, "description": "It stops at its next check."},
+        **problems(401, 404, 422, 429, 503),
+    },
+)
+async def cancel(job_id: JobId, services: ServicesHere, owner: Owner, response: Response) -> Job:
+    """Withdraw your interest; the job stops when nobody is left. A finished job stays as it is."""
+    job = await services.profiles.jobs.cancel(job_id, owner)
+    response.status_code = 200 if job.state in TERMINAL else 202
+    return job
+
+
+@router.get(
+    "/{job_id}/events",
+    summary="Follow a job",
+    response_class=EventSourceResponse,
+    responses=problems(401, 404, 422, 429, 503),
+)
+async def events(
+    job: OwnJob, services: ServicesHere, _place: Place
+) -> AsyncIterator[ServerSentEvent]:
+    """Server-sent events: the job now, at every change, and at its end."""
+    number = 0
+    # Past the first byte there is no status left to change: the stream ends, and an EventSource
+    # connects again by itself.
+    with contextlib.suppress(StoreUnavailable, JobNotFound):
+        async for seen in services.profiles.jobs.events(job.id):
+            yield ServerSentEvent(event=seen.state, id=str(number), data=seen)
+            number += 1

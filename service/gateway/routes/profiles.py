@@ -1,0 +1,198 @@
+"""/v1/profiles: ask, list, read, look closer, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+
+from lacuna import views
+from lacuna.contract.base import pattern
+from lacuna.contract.errors import LacunaError, RouteNotFound
+from lacuna.contract.jobs import Job
+from lacuna.contract.models import ModelId
+from lacuna.contract.profile_requests import ProfileRequest
+from lacuna.contract.profiles import DeadZoneView, Profile, ProfilePage, SeriesRow, Source
+from service import logs
+from service.gateway.bodies import body_of, openapi_body
+from service.gateway.dependencies import (
+    Bins,
+    Owner,
+    ProfileId,
+    RequestId,
+    Services,
+    ServicesHere,
+    Wait,
+)
+from service.gateway.openapi import ETAG, REVALIDATED, problems
+from service.gateway.problems import from_failure, of_error, problem
+from service.gateway.representations import FORMATS, Conditions, RepresentationResponse, choose
+
+router = APIRouter(prefix="/v1/profiles", tags=["profiles"])
+MAX_LIST = 100
+_ADDRESS = pattern(
+    r"^[0-9a-f]{32}(?:\..*)?$",
+    "an id is 32 hex digits (0-9, a-f); .json, .csv, .svg or .png may follow",
+)
+_CURSOR = pattern(r"^[A-Za-z0-9_\-]+$", "a cursor is what `next` of the page before says")
+_RETRY_SECONDS = 2
+
+
+@router.post(
+    "",
+    summary="Ask for a profile",
+    response_model=Profile,
+    openapi_extra=openapi_body(ProfileRequest),
+    responses={
+        200: {"description": "The profile: it was known, or ready within `Prefer: wait`."},
+        202: {"model": Job, "description": "Queued or running; `Location` is the job."},
+        **problems(401, 403, 404, 408, 409, 413, 415, 422, 429, 503, 504),
+    },
+)
+async def ask(
+    request: Request,
+    body: Annotated[ProfileRequest, Depends(body_of(ProfileRequest))],
+    services: ServicesHere,
+    owner: Owner,
+    request_id: RequestId,
+    wait: Wait,
+) -> Response:
+    """Measure where `model` listens. Equal requests are one job, and one profile for ever after."""
+    submission = await services.profiles.submit(body, owner, request_id)
+    logs.job_id.set(submission.job.id)
+    job = await services.wait(request, owner, submission.job, wait)
+    outcome = "created" if submission.created else "joined"
+    known = not submission.created and submission.job.state == "done"
+    services.metrics.submission("cached" if known else outcome)
+    return await _answer(request, services, job, applied=wait)
+
+
+async def _answer(request: Request, services: Services, job: Job, applied: float) -> Response:
+    """200 with the profile, 202 with the job, or the problem in which it ended."""
+    headers = {"Preference-Applied": f"wait={applied:.0f}"} if applied else {}
+    if job.failure is not None:
+        error: LacunaError = from_failure(job.failure)
+        return of_error(request.scope, error, members={"job": f"/v1/jobs/{job.id}"})
+    if job.profile is not None:
+        kept = await services.representation(job.profile.rpartition("/")[2])
+        extra = [(k.lower().encode(), v.encode()) for k, v in headers.items()]
+        extra.append((b"content-location", job.profile.encode()))
+        return RepresentationResponse(kept, extra, conditional=False)
+    headers["Location"] = f"/v1/jobs/{job.id}"
+    headers["Retry-After"] = str(round(min(max(job.eta_seconds or _RETRY_SECONDS, 1), 30)))
+    return Response(job.model_dump_json(), 202, headers, "application/json")
+
+
+@router.get("", summary="List profiles", responses=problems(401, 422, 429, 503))
+async def listing(
+    services: ServicesHere,
+    model: Annotated[ModelId | None, Query(description="Only of this model.")] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_LIST)] = 20,
+    cursor: Annotated[str | None, Query(max_length=120, pattern=_CURSOR)] = None,
+) -> ProfilePage:
+    """Summaries, newest first; `next` is the cursor of the following page."""
+    return await services.profiles.store.list(model, limit, cursor)
+
+
+@router.get(
+    "/{profile_id}",
+    summary="Read a profile",
+    response_model=Profile,
+    responses={
+        200: {
+            "description": "The profile, in the format that `Accept` or the suffix names.",
+            "content": {
+                media.partition(";")[0]: {"schema": {"type": "string"}}
+                for name, media in FORMATS.items()
+                if name != "json"
+            },
+            "headers": ETAG,
+        },
+        304: REVALIDATED[304],
+        **problems(401, 404, 406, 422, 429, 503),
+    },
+)
+async def read(
+    request: Request,
+    services: ServicesHere,
+    profile_id: Annotated[
+        str, Path(pattern=_ADDRESS, description="Id, with .json, .csv, .svg or .png if you like.")
+    ],
+    bins: Bins = None,
+) -> Response:
+    """JSON, CSV, SVG or PNG of a profile. Immutable: keep it as long as you wish."""
+    identifier, dot, suffix = profile_id.partition(".")
+    if dot and suffix not in FORMATS:
+        raise RouteNotFound("there is nothing at this address")
+    form = suffix or choose(Conditions.of(request.scope).accept)
+    if form is None:
+        offered = ", ".join(media.partition(";")[0] for media in FORMATS.values())
+        headers = {"Vary": "Accept"}
+        return problem(request.scope, "not_acceptable", f"offered are {offered}", headers=headers)
+    return RepresentationResponse(await services.representation(identifier, form, bins))
+
+
+@router.get(
+    "/{profile_id}/dead-zone",
+    response_model=DeadZoneView,
+    responses={**REVALIDATED, **problems(401, 404, 422, 429, 503)},
+)
+async def dead_zone(
+    services: ServicesHere,
+    profile_id: ProfileId,
+    threshold: Annotated[float, Query(gt=0, le=1_000, allow_inf_nan=False)] = 0.75,
+    source: Source = "measured",
+) -> Response:
+    """The dead zone for another threshold, or of a prediction."""
+    document = await services.profiles.load(profile_id)
+    return RepresentationResponse(
+        await services.view(lambda: views.dead_zone(views.parse(document), threshold, source))
+    )
+
+
+@router.get(
+    "/{profile_id}/series",
+    response_model=list[SeriesRow],
+    responses={**REVALIDATED, **problems(401, 404, 422, 429, 503)},
+)
+async def series(services: ServicesHere, profile_id: ProfileId, bins: Bins = None) -> Response:
+    """Flat rows, one per position or bin: what dashboard tools plot without code.
+
+    A curve's column holds masses, as the profile and its CSV do: shares of the whole influence,
+    which sum to 1 over the rows (`low` and `high` are the band of each). Times the number of rows
+    it is a density, where 1 is an even share. Immutable: keep it as long as you wish, and ask for
+    `bins` at long lengths, where every position is a row of some 300 bytes before compression.
+    """
+    return RepresentationResponse(await services.representation(profile_id, "series", bins))
+
+
+@router.put(
+    "/{profile_id}/pin",
+    summary="Keep a profile",
+    status_code=204,
+    responses=problems(401, 404, 422, 429, 503),
+)
+async def pin(services: ServicesHere, profile_id: ProfileId) -> Response:
+    """Keep a profile whatever its age and size, until it is unpinned or deleted."""
+    await services.profiles.store.pin(profile_id, True)
+    return Response(status_code=204)
+
+
+@router.delete(
+    "/{profile_id}/pin",
+    summary="Let a profile go",
+    status_code=204,
+    responses=problems(401, 404, 422, 429, 503),
+)
+async def unpin(services: ServicesHere, profile_id: ProfileId) -> Response:
+    """Keep a profile no longer than any other. Says nothing of one that was not pinned."""
+    await services.profiles.store.pin(profile_id, False)
+    return Response(status_code=204)
+
+
+@router.delete("/{profile_id}", status_code=204, responses=problems(401, 404, 422, 429, 503))
+async def delete(services: ServicesHere, profile_id: ProfileId) -> Response:
+    """Forget a profile. Asking for it again measures it again."""
+    await services.profiles.store.delete(profile_id)
+    services.forget(profile_id)
+    return Response(status_code=204)  # the framework's own would name a type for no content

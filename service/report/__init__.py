@@ -1,1 +1,0 @@
-"""Answers in the terminal: tables, charts and sentences, and progress while one waits."""

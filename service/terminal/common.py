@@ -1,0 +1,155 @@
+"""Options that several commands have.
+
+The environment's settings, or the end of the command.
+
+What every command does alike: results on stdout, all else on stderr, one line a failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import Annotated, Any, NoReturn
+
+import pydantic
+import typer
+from pydantic import BaseModel
+from rich.console import Console
+from typer.core import TyperGroup
+
+from service.settings import Settings
+from service.terminal.reports import clean
+
+ENVIRONMENT = {"--server": "LACUNA_SERVER", "--key": "LACUNA_API_KEY"}
+Server = Annotated[
+    str | None,
+    typer.Option(
+        envvar=ENVIRONMENT["--server"],
+        help="Address of a running service; without it one is started.",
+    ),
+]
+Key = Annotated[
+    str | None, typer.Option(envvar=ENVIRONMENT["--key"], help="API key of that service.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+Request = Annotated[
+    str | None,
+    typer.Option(help="More request fields: a JSON object, or @FILE. Options win over it."),
+]
+
+
+def configured() -> Settings:
+    """The settings; a wrong one is named in one line."""
+    try:
+        return Settings()
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        name = "_".join(str(part) for part in first["loc"]).upper()
+        fail(f"setting LACUNA_{name}: {first['msg']}" if name else first["msg"], Status.USAGE)
+
+
+_PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "emoji": False}
+out = Console(**_PLAIN)
+err = Console(stderr=True, **_PLAIN)
+_LONGEST = 600
+
+
+class Status(IntEnum):
+    """What the command's exit status says."""
+
+    DONE = 0
+    REFUSED = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    INTERRUPTED = 130
+
+
+def fail(message: str, status: Status) -> NoReturn:
+    """End the command with one line on stderr."""
+    line = clean(" ".join(message.split()))
+    line = line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
+    err.print(f"lacuna: {line}", style="red", soft_wrap=True)
+    raise typer.Exit(int(status))
+
+
+def emit(lines: Iterable[str]) -> None:
+    """Print for programs: in UTF-8, whatever the terminal's encoding is."""
+    raw = "".join(f"{line}\n" for line in lines).encode()
+    buffer = getattr(out.file, "buffer", None)
+    if buffer is None:
+        out.file.write(raw.decode())
+    else:
+        out.file.flush()
+        buffer.write(raw)
+
+
+def print_json(answer: BaseModel) -> None:
+    """Print an answer as one line of JSON, as HTTP has it."""
+    emit([answer.model_dump_json()])
+
+
+class Group(TyperGroup):
+    """The commands. Wrong usage is one line; a closed pipe is no error; Ctrl-C is status 130."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run, and leave the process with the command's status."""
+        status: Any = Status.DONE
+        for stream in (sys.stdout, sys.stderr):
+            # What a terminal cannot show becomes a question mark, not the end.
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")
+        try:
+            status = super().main(
+                args, prog_name, complete_var, False, windows_expand_args, **extra
+            )
+            out.file.flush()
+        except (typer.Abort, KeyboardInterrupt):
+            status = Status.INTERRUPTED
+        except BrokenPipeError:
+            status = _leave_the_pipe()
+        except OSError as error:
+            what = error.filename or "cannot write the output"
+            status = _told(f"{what}: {error.strerror or error}", Status.REFUSED)
+            _leave_the_pipe()
+        except Exception as error:
+            # The usage errors of every version of typer, which keeps their class to itself.
+            if not hasattr(error, "format_message"):
+                raise
+            message = _usage(error)
+            status = _told(message, Status.USAGE) if message else Status.USAGE
+        sys.exit(status if isinstance(status, int) else Status.DONE)
+
+
+def _usage(error: Any) -> str:
+    """What is wrong and where to read on; nothing where the help itself was just shown."""
+    if not error.format_message():
+        return ""
+    context = getattr(error, "ctx", None)
+    path = "lacuna" if context is None else context.command_path
+    return f"{error.format_message().rstrip('.')}; see {path} --help"
+
+
+def _told(message: str, status: Status) -> Status:
+    try:
+        fail(message, status)
+    except typer.Exit:
+        return status
+
+
+def _leave_the_pipe() -> Status:
+    """Nobody reads: what is buffered must not be written, and fail, when the process ends."""
+    with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.file.fileno())
+    return Status.REFUSED

@@ -1,0 +1,295 @@
+"""What a user hands over: files, stdin, JSON on the command line.
+
+Requests put together from JSON and options, checked before anything is asked or computed.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple, NoReturn, Protocol, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from lacuna.contract import validation
+from lacuna.contract.errors import InvalidRequest, LacunaError
+from service.terminal.common import Status, fail
+
+MAX_BYTES = 64_000_000
+STDIN = "-"
+_JSON = ("{", "[")
+
+
+def read(source: str) -> tuple[str, str]:
+    """The text that an argument stands for, and what to call it in messages.
+
+    Args:
+        source: JSON itself; `-` for stdin; a file, with or without `@` before its name.
+    """
+    if source.lstrip().startswith(_JSON):
+        return source, "the JSON given"
+    if source == STDIN:
+        return _decoded(_read_stdin(), "stdin"), "stdin"
+    path = source.removeprefix("@")
+    return _decoded(read_file(path), path), path
+
+
+def read_file(path: str) -> bytes:
+    """A file's bytes."""
+    try:
+        with Path(path).open("rb") as file:
+            return _bounded(file, path)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        fail(f"cannot read {path or repr(path)}: {reason}", Status.USAGE)
+
+
+def parse_object(source: str | None) -> dict[str, Any]:
+    """Fields of a request; none without a source."""
+    if source is None:
+        return {}
+    text, name = read(source)
+    value = parse_json(text, name)
+    if not isinstance(value, dict):
+        fail(f"{name}: the request must be a JSON object", Status.USAGE)
+    return value
+
+
+def parse_json(text: str, name: str) -> Any:
+    """JSON as RFC 8259 has it: no NaN, no number beyond float64, no key twice in one object."""
+    try:
+        validation.check(text.encode("utf-8", "replace"))
+        return json.loads(
+            text, parse_constant=_constant, parse_float=_finite, object_pairs_hook=_unique
+        )
+    except InvalidRequest as error:
+        fail(f"{name}: {error.detail}", Status.USAGE)
+    except (ValueError, RecursionError) as error:
+        reason = "too deeply nested" if isinstance(error, RecursionError) else error
+        fail(f"{name}: not JSON: {reason}", Status.USAGE)
+
+
+def numbers(text: str | None, flag: str) -> list[float] | None:
+    """Numbers from a list with commas between them."""
+    return None if text is None else [number(part, flag) for part in text.split(",")]
+
+
+def number(text: str, where: str) -> float:
+    """A finite number, or the end of the command."""
+    try:
+        value = float(text) if text.isascii() and "_" not in text else math.nan
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        fail(f"{where}: {text.strip()!r:.80} is not a finite number", Status.USAGE)
+    return value
+
+
+def names(text: str | None) -> list[str] | None:
+    """Names from a list with commas between them."""
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _read_stdin() -> bytes:
+    if sys.stdin is None:
+        fail("stdin is closed", Status.USAGE)
+    try:
+        return _bounded(sys.stdin.buffer, "stdin")
+    except OSError as error:
+        fail(f"cannot read stdin: {error.strerror}", Status.USAGE)
+
+
+def _bounded(file: IO[bytes], name: str) -> bytes:
+    raw = file.read(MAX_BYTES + 1)
+    if len(raw) > MAX_BYTES:
+        fail(f"{name} is longer than {MAX_BYTES:,} bytes", Status.USAGE)
+    return raw
+
+
+def _decoded(raw: bytes, name: str) -> str:
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        fail(f"{name} is not text in UTF-8: byte {error.start:,} is wrong", Status.USAGE)
+    if "\0" in text:
+        fail(f"{name} is not text: byte {text.index(chr(0)):,} is 0", Status.USAGE)
+    if not text.strip():
+        fail(f"{name} is empty", Status.USAGE)
+    return text
+
+
+def _constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"{digits:.40} is too large a number")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r:.80} is given twice")
+        found[key] = value
+    return found
+
+
+Model = TypeVar("Model", bound=BaseModel)
+Place = str | int
+_QUOTED = re.compile(r"`([\w.]+)`")
+
+
+_COMMANDS = {"POST /v1/profiles": "`lacuna profile`"}
+_ELSEWHERE = {"allow_theory": '"allow_theory": true in a request given as JSON'}
+"""Fields that no option fills, where a message advises them."""
+
+
+class Option(NamedTuple):
+    """An option and the field that it fills, as a dotted path; None leaves the field alone."""
+
+    flag: str
+    path: str
+    value: Any
+
+
+class Built(NamedTuple):
+    """A request, its JSON, and what its fields are called on the command line."""
+
+    body: dict[str, Any]
+    names: dict[str, str]
+
+
+def build(fields: dict[str, Any], options: Sequence[Option]) -> Built:
+    """Fields of a request with the options laid over them.
+
+    A fault names the option where there is one, and else the field.
+    """
+    body = copy.deepcopy(fields)
+    names: dict[str, str] = {}
+    for option in options:
+        if option.value is not None:
+            _put(body, option.path.split("."), option.value)
+        if option.value is not None or not fields:
+            names[option.path] = option.flag
+    return Built(body, names)
+
+
+def checked(model: type[Model], built: Built, lines: Mapping[int, str] | None = None) -> Model:
+    """The request, or the end of the command with its first fault.
+
+    Args:
+        lines: what to call the entries of `chunks` by number, where they are lines of a file.
+    """
+    try:
+        return model.model_validate_json(json.dumps(built.body))
+    except ValidationError as error:
+        _fail(error, model, built, lines or {})
+
+
+def _fail(
+    error: ValidationError, model: type[BaseModel], built: Built, lines: Mapping[int, str]
+) -> NoReturn:
+    errors = error.errors(include_url=False)
+    # A misspelt field says more than that the right one is missing.
+    first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
+    path = _path(first["loc"], built.body)
+    if first["type"] == "extra_forbidden":
+        message = validation.unknown_field(model, first["loc"])
+    else:
+        message = validation.message(first)
+    message = _words(message, built.names)
+    where = _called(path, built.names, lines)
+    fail(f"{where}: {message}" if where else message, Status.USAGE)
+
+
+class Refusal(Protocol):
+    """What a service refused; see `service.client.Refused`."""
+
+    code: str
+    detail: str
+    faults: tuple[tuple[str, str], ...]
+
+
+def told(refusal: Refusal, names: Mapping[str, str]) -> str:
+    """A refusal of the service in the words of the command line."""
+    sentences = [_sentence(field, message, names) for field, message in refusal.faults]
+    return f"{refusal.code}: {'; '.join(sentences) or _words(refusal.detail, names)}"
+
+
+def refuse(error: LacunaError, names: Mapping[str, str]) -> NoReturn:
+    """End the command as a refusal of the service would."""
+    if error.field is None:
+        said = _words(error.detail, names)
+    else:
+        said = _sentence(error.field, error.detail, names)
+    fail(f"{error.code}: {said}", Status.REFUSED)
+
+
+def _sentence(field: str, message: str, names: Mapping[str, str]) -> str:
+    """What is wrong with a field, which is named once."""
+    own = f"`{field}`"
+    if message.startswith(own) and not message.startswith(f"{own}: "):
+        return _words(message, names)
+    return f"{_flag(field, names)}: {_words(message.removeprefix(f'{own}: '), names)}"
+
+
+def _words(message: str, names: Mapping[str, str]) -> str:
+    """A message of the service with options for fields, and commands for addresses."""
+    for address, command in _COMMANDS.items():
+        message = message.replace(address, command)
+
+    def word(found: re.Match[str]) -> str:
+        flag = _ELSEWHERE.get(found[1]) or _flag(found[1], names)
+        return found[0] if flag == found[1] else flag
+
+    return _QUOTED.sub(word, message)
+
+
+def _flag(field: str, names: Mapping[str, str]) -> str:
+    path: list[Place] = [int(part) if part.isdecimal() else part for part in field.split(".")]
+    return _called(path, names, {})
+
+
+def _put(body: dict[str, Any], path: list[str], value: Any) -> None:
+    for part in path[:-1]:
+        inner = body.setdefault(part, {})
+        if not isinstance(inner, dict):
+            return  # the check of the whole will say so
+        body = inner
+    body[path[-1]] = value
+
+
+def _path(location: Sequence[Place], body: Any) -> list[Place]:
+    """Pydantic's location without the members of unions that it names as well."""
+    path: list[Place] = []
+    last = len(location) - 1
+    for number, part in enumerate(location):
+        if isinstance(part, int):
+            body = body[part] if isinstance(body, list) and part < len(body) else None
+        elif isinstance(body, dict) and part in body:
+            body = body[part]
+        elif number < last or not isinstance(body, dict):
+            continue
+        path.append(part)
+    return path
+
+
+def _called(path: list[Place], names: Mapping[str, str], lines: Mapping[int, str]) -> str:
+    if len(path) > 1 and path[0] == "chunks" and path[1] in lines:
+        rest = ".".join(str(part) for part in path[2:])
+        return f"{lines[int(path[1])]}: {rest}" if rest else lines[int(path[1])]
+    for end in range(len(path), 0, -1):
+        flag = names.get(".".join(str(part) for part in path[:end]))
+        if flag is not None:
+            entries = [f" number {part + 1}" for part in path[end:] if isinstance(part, int)]
+            return flag + "".join(entries)
+    return ".".join(str(part) for part in path)

@@ -1,0 +1,234 @@
+"""`lacuna profile`: measure a model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, NamedTuple, get_args
+
+import typer
+from pydantic import BaseModel
+
+from lacuna.contract.jobs import Job
+from lacuna.contract.profile_requests import PREDICTION_NAMES, Documents, Objective, ProfileRequest
+from lacuna.contract.profiles import Profile
+from service.terminal.common import (
+    Json,
+    Key,
+    Request,
+    Server,
+    Status,
+    emit,
+    err,
+    fail,
+    out,
+    print_json,
+)
+from service.terminal.inputs import Built, Option, build, checked, names, parse_object
+from service.terminal.reports import profile_report, progress
+
+if TYPE_CHECKING:
+    from service.client import Client
+
+
+def _choices(model: type[BaseModel], name: str) -> str:
+    return ", ".join(get_args(model.model_fields[name].annotation))
+
+
+_LENGTH = ProfileRequest.model_fields["sequence_length"].default
+_COUNT = Documents.model_fields["count"].default
+Length = Annotated[int | None, typer.Option(help=f"Tokens per document (else {_LENGTH}).")]
+Count = Annotated[int | None, typer.Option(help=f"Number of documents (else {_COUNT}).")]
+DocumentSource = Annotated[
+    str | None, typer.Option(help=f"What is read: {_choices(Documents, 'source')}.")
+]
+Corpus = Annotated[
+    str | None, typer.Option(help="Folder below LACUNA_CORPUS_DIR; implies --source corpus.")
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(help=f"{_choices(ProfileRequest, 'weights')} (the papers' step 0)."),
+]
+Differentiated = Annotated[
+    str | None, typer.Option(help=f"What is differentiated: {', '.join(get_args(Objective))}.")
+]
+Target = Annotated[
+    str | None, typer.Option(help="Continuation; implies --objective target_logprob.")
+]
+Predictions = Annotated[
+    str | None, typer.Option(help=f"Some of {', '.join(PREDICTION_NAMES)} (else all).")
+]
+NeedleToo = Annotated[bool, typer.Option("--needle", help="Measure retrieval by depth as well.")]
+Facts = Annotated[int | None, typer.Option(help="Facts to retrieve; implies --needle.")]
+Dtype = Annotated[str | None, typer.Option(help=f"{_choices(ProfileRequest, 'dtype')}.")]
+Positions = Annotated[
+    str | None,
+    typer.Option(help=f"{_choices(ProfileRequest, 'positional_encoding')} (an ablation)."),
+]
+Priority = Annotated[str | None, typer.Option(help=f"{_choices(ProfileRequest, 'priority')}.")]
+Folder = Annotated[
+    Path | None, typer.Option(help="Folder for profile.json and profile.svg (else here).")
+]
+Output = Annotated[
+    Path | None, typer.Option(help="File for the JSON; the picture goes beside it as .svg.")
+]
+Wait = Annotated[bool, typer.Option(help="Wait for the profile, or print the job and leave.")]
+
+
+class Files(NamedTuple):
+    """Where a profile goes."""
+
+    json: Path
+    svg: Path
+
+
+def profile(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Hub id, demo:NAME, local:NAME or preset:NAME.")
+    ],
+    length: Length = None,
+    documents: Count = None,
+    source: DocumentSource = None,
+    corpus: Corpus = None,
+    weights: Weights = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
+    objective: Differentiated = None,
+    target: Target = None,
+    predictions: Predictions = None,
+    needle: NeedleToo = False,
+    facts: Facts = None,
+    dtype: Dtype = None,
+    positional_encoding: Positions = None,
+    priority: Priority = None,
+    request: Request = None,
+    folder: Folder = None,
+    output: Output = None,
+    wait: Wait = True,
+    as_json: Json = False,
+    server: Server = None,
+    key: Key = None,
+) -> None:
+    """Measure the influence profile of MODEL and compare it with theory."""
+    fields = parse_object(request)
+    retrieval = fields.get("needle") or ({} if needle or facts is not None else None)
+    options = [
+        Option("MODEL", "model", model),
+        Option("--length", "sequence_length", length),
+        Option("--documents", "documents.count", documents),
+        Option("--source", "documents.source", source or (corpus and "corpus")),
+        Option("--corpus", "documents.name", corpus),
+        Option("--weights", "weights", weights),
+        Option("--revision", "revision", revision),
+        Option("--seed", "seed", seed),
+        Option("--objective", "objective", objective or (target and "target_logprob")),
+        Option("--target", "target", target),
+        Option("--predictions", "predictions", names(predictions)),
+        Option("--needle", "needle", retrieval),
+        Option("--facts", "needle.facts", facts),
+        Option("--dtype", "dtype", dtype),
+        Option("--positional-encoding", "positional_encoding", positional_encoding),
+        Option("--priority", "priority", priority),
+    ]
+    built = build(fields, options)
+    checked(ProfileRequest, built)
+    if server is None and not wait:
+        fail("--no-wait needs --server: a service started here ends with the command", Status.USAGE)
+    files = _files(folder, output)
+    text = _measured(built, files, server, key, wait=wait, as_json=as_json)
+    if text is None:
+        return
+    if as_json:
+        emit([text])
+    else:
+        profile_report(out, Profile.model_validate_json(text))
+        out.print(f"wrote {files.json} and {files.svg}", soft_wrap=True)
+
+
+def _measured(
+    built: Built, files: Files, server: str | None, key: str | None, *, wait: bool, as_json: bool
+) -> str | None:
+    """The profile as it was written, or None where only its job is known."""
+    from service.terminal.connection import connected
+
+    with connected(server, key, workers=1, names=built.names) as (client, check):
+        asked = client.submit(built.body)
+        if isinstance(asked, Job):
+            if not wait:
+                _print_job(asked, server, as_json=as_json)
+                return None
+            asked = _waited(client, asked, check, built.body["model"], server)
+        text = client.text(f"/v1/profiles/{asked}")
+        picture = client.text(f"/v1/profiles/{asked}.svg")
+    try:
+        files.json.write_text(text, encoding="utf-8")
+        files.svg.write_text(picture, encoding="utf-8")
+    except OSError as error:
+        fail(f"cannot write the profile: {error}", Status.REFUSED)
+    return text
+
+
+def _waited(
+    client: Client, job: Job, check: Callable[[], None], title: str, server: str | None
+) -> str:
+    from service.client import Refused
+
+    try:
+        with progress(err, title) as on_job:
+            return client.wait(job.id, on_job=on_job, check=check)
+    except Refused:  # it has ended
+        raise
+    except BaseException as error:
+        # In the store that outlives a service of ours, it would stand before the next one's work.
+        cancelled = server is None and _cancelled(client, job)
+        if isinstance(error, KeyboardInterrupt):
+            words = "stopped; the job was cancelled" if cancelled else "stopped"
+            err.print(words if server is None else _whereabouts(job, server), soft_wrap=True)
+        raise
+
+
+def _cancelled(client: Client, job: Job) -> bool:
+    import httpx
+
+    from service.client import Refused, Unfamiliar
+
+    try:
+        client.cancel(job.id)
+    except (httpx.HTTPError, Refused, Unfamiliar):  # what ends us may have ended the service
+        return False
+    return True
+
+
+def _whereabouts(job: Job, server: str) -> str:
+    where = f"{job.id} --server {quote(server)}"
+    return f"the job goes on: lacuna job {where}, or lacuna cancel {where}"
+
+
+def _print_job(job: Job, server: str | None, *, as_json: bool) -> None:
+    if as_json:
+        print_json(job)
+    else:
+        out.print(f"job {job.id}: {job.state}", soft_wrap=True)
+        out.print(f"{(server or '').rstrip('/')}/v1/jobs/{job.id}", soft_wrap=True)
+
+
+def _files(folder: Path | None, output: Path | None) -> Files:
+    """Where to write, found out before minutes are spent on measuring."""
+    if folder is not None and output is not None:
+        fail("--folder and --output exclude each other", Status.USAGE)
+    json = output if output is not None else (folder or Path()) / "profile.json"
+    if json.is_dir():
+        fail(f"cannot write {json}: it is a folder", Status.USAGE)
+    files = Files(json, json.with_suffix(".svg"))
+    if json == files.svg:
+        fail("--output: the picture goes beside the JSON as .svg: name it .json", Status.USAGE)
+    try:
+        json.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail(f"cannot make the folder {json.parent}: {error.strerror}", Status.USAGE)
+    for path in files:
+        if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+            fail(f"cannot write {path}", Status.USAGE)
+    return files

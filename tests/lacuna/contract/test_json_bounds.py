@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lacuna.contract.errors import InvalidRequest
+from lacuna.contract.validation import (
+    MAX_ARRAYS,
+    MAX_KEYS,
+    MAX_OBJECTS,
+    MAX_STRINGS,
+    MAX_VALUES,
+    SMALL_BYTES,
+    check,
+    without_numbers,
+)
+
+PADDING = {"padding": "x" * SMALL_BYTES}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("values", [1] * (MAX_VALUES + 2)),
+        ("values", [None] * (MAX_VALUES + 2)),
+        ("arrays", [[]] * (MAX_ARRAYS + 1)),
+        ("objects", [{}] * (MAX_OBJECTS + 1) + ["x" * SMALL_BYTES]),
+        ("keys", {str(number): 1 for number in range(MAX_KEYS + 1)}),
+        ("strings", ["a"] * (MAX_STRINGS + 1)),
+        ("strings", ['"'] * (MAX_STRINGS + 1)),
+    ],
+)
+def test_each_kind_of_value_is_bounded(kind: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest, match=f"more than [0-9,]+ {kind}$") as caught:
+        check(json.dumps(value).encode())
+    assert caught.value.field == "body"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [[0.1] * 1_024] * 1_024,
+        ['[{"a": 1, "b": [2]}]\\' * 80_000],
+        ["\\" * SMALL_BYTES, '"' * SMALL_BYTES, '\\"' * SMALL_BYTES],
+        [{"id": "a", "tokens": 1, "relevance": 1, "group": "b", "pinned": None}] * 5_000,
+    ],
+)
+def test_the_largest_valid_requests_and_any_text_pass(value: Any) -> None:
+    check(json.dumps(value).encode())
+
+
+@given(st.binary())
+def test_no_bytes_break_it(raw: bytes) -> None:
+    check(raw)
+    without_numbers(raw)
+
+
+# A key that holds brackets around digits would lose them; no field of ours does.
+_KEYS = st.text(st.characters(exclude_characters="["))
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(_KEYS, inner, max_size=5),
+    max_leaves=20,
+)
+
+
+def keys(value: Any) -> Any:
+    """The keys of every object, in order."""
+    if isinstance(value, dict):
+        return [(key, keys(inner)) for key, inner in value.items()]
+    if isinstance(value, list):
+        return [found for inner in value if (found := keys(inner))]
+    return []
+
+
+@given(_JSON)
+def test_objects_keep_their_keys_without_the_numbers(value: Any) -> None:
+    raw = json.dumps([PADDING, value]).encode()
+    assert keys(json.loads(without_numbers(raw))) == keys(json.loads(raw))
+
+
+def test_numbers_are_left_out() -> None:
+    raw = json.dumps([PADDING, [[1, -2.5e-3], [3]]]).encode()
+    assert len(without_numbers(raw)) < len(raw)
+    assert json.loads(without_numbers(raw))[1] == [[], []]

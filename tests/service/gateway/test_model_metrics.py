@@ -1,0 +1,100 @@
+"""Dead zones by model in the exposition format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from lacuna.contract.profiles import ProfileSummary
+from service.gateway.metrics import text
+
+ZONE = {
+    "start": 20, "end": 60, "fraction": 0.4, "mean_density": 0.5, "min_density": 0.3, "argmin": 40,
+    "threshold": 0.75, "start_band": {"low": 15.0, "high": 30.0},
+    "end_band": {"low": 55.0, "high": 70.0},
+}  # fmt: skip
+
+
+def summary(number: int, **changes: Any) -> ProfileSummary:
+    fields = {
+        "id": f"{number:032x}", "model": "gpt2", "revision": None, "weights": "pretrained",
+        "sequence_length": 100, "objective": "argmax_probability", "documents": 16,
+        "shape": "u_shaped", "dead_zone": ZONE, "primacy_mass": 0.3, "recency_mass": 0.2,
+        "created_at": "2026-01-01T00:00:00.000Z",
+    }  # fmt: skip
+    return ProfileSummary.model_validate({**fields, **changes})
+
+
+def samples(summaries: list[ProfileSummary]) -> dict[tuple[str, str, str], float]:
+    return {
+        (
+            sample.name.removeprefix("lacuna_model_"),
+            sample.labels["model"],
+            sample.labels["version"],
+        ): (float(sample.value))
+        for family in text_string_to_metric_families(text(summaries).decode())
+        for sample in family.samples
+    }
+
+
+def test_newest_and_previous_version_of_a_model() -> None:
+    found = samples([summary(3), summary(2, dead_zone=None, primacy_mass=0.1), summary(1)])
+    assert found["dead_zone_fraction", "gpt2", "newest"] == 0.4
+    assert found["dead_zone_fraction", "gpt2", "previous"] == 0
+    assert found["primacy_mass", "gpt2", "previous"] == 0.1
+    assert len(found) == 2 * 5
+
+
+def test_the_band_of_the_fraction_comes_from_the_bands_of_the_ends() -> None:
+    found = samples([summary(1)])
+    assert found["dead_zone_fraction_low", "gpt2", "newest"] == 0.25
+    assert found["dead_zone_fraction_high", "gpt2", "newest"] == 0.55
+
+
+def test_a_zone_that_few_draws_have_may_be_none() -> None:
+    for support, low in ((None, 0.25), (1.0, 0.25), (0.975, 0.25), (0.97, 0.0), (0.015, 0.0)):
+        found = samples([summary(1, dead_zone={**ZONE, "support": support})])
+        assert found["dead_zone_fraction_low", "gpt2", "newest"] == low
+        assert found["dead_zone_fraction_high", "gpt2", "newest"] == 0.55
+
+
+def test_other_lengths_and_weights_are_no_versions_of_each_other() -> None:
+    found = text([summary(1), summary(2, sequence_length=50), summary(3, weights="random")])
+    assert b"previous" not in found
+
+
+def test_labels_are_bounded_whatever_is_stored() -> None:
+    found = samples([summary(n, model=f"m{n}") for n in range(500)])
+    assert len({model for _, model, _ in found}) == 50
+
+
+def test_nothing_stored_is_no_sample() -> None:
+    assert samples([]) == {}
+
+
+async def test_a_stored_profile_is_told(client: httpx.AsyncClient, stored: str) -> None:
+    families = text_string_to_metric_families((await client.get("/metrics")).text)
+    found = {sample.name: sample for family in families for sample in family.samples}
+    told = found["lacuna_model_dead_zone_fraction"]
+    assert told.labels["model"] == "preset:gpt2"
+    assert told.labels["version"] == "newest"
+    profile = (await client.get(f"/v1/profiles/{stored}")).json()
+    assert told.value == profile["dead_zone"]["fraction"]
+
+
+def test_only_what_compares_is_told() -> None:
+    """Ablations, single documents, callers' own texts and targets would show as drift."""
+    odd = [
+        summary(5, positional_encoding="off"),
+        summary(4, documents=1),
+        summary(3, documents_source="inline"),
+        summary(6, objective="target_logprob"),
+        summary(2, documents_source="random_tokens"),
+    ]
+    assert text([*odd, summary(1)]) == text([summary(1)])
+    untrained = [summary(n, documents_source="random_tokens", weights="random") for n in (2, 1)]
+    assert b"previous" in text(untrained)
+    corpora = [summary(n, documents_source="corpus", documents_name=f"c{n}") for n in (2, 1)]
+    assert b"previous" not in text(corpora)

@@ -1,0 +1,99 @@
+"""The page's files: what they may load, how they are cached, and that all of them are there."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from service.gateway.routes.page import FOLDER
+
+VENDOR = FOLDER / "vendor"
+OURS = [p for p in sorted(FOLDER.rglob("*")) if p.is_file() and VENDOR not in p.parents]
+MAX_BYTES = 1_500_000
+
+
+async def test_the_page_is_public_and_its_policy_is_strict(gateway: object) -> None:
+    client = await gateway(api_keys=("k" * 20,))  # type: ignore[operator]
+    answer = await client.get("/")
+    assert answer.status_code == 200
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'")
+    for loose in ("unsafe", "http:", "https:", "*", "data:", "blob:"):
+        assert loose not in policy
+    assert "frame-ancestors 'none'" in policy
+
+
+async def test_everything_that_the_page_names_is_served(client: httpx.AsyncClient) -> None:
+    page = (await client.get("/")).text
+    pending = re.findall(r'(?:src|href)="(assets/[^"]+)"', page)
+    seen: set[str] = set()
+    while pending:
+        name = pending.pop()
+        seen.add(name)
+        answer = await client.get(f"/{name}")
+        assert answer.status_code == 200, name
+        media = answer.headers["content-type"].partition(";")[0]
+        assert media in {"text/css", "text/javascript", "image/svg+xml"}, name
+        imported = {f"assets/{file}" for file in re.findall(r'from "\./([^"]+)"', answer.text)}
+        pending += imported - seen
+    assert {f"assets/{p.name}" for p in OURS if p.suffix == ".js"} <= seen
+
+
+async def test_what_is_known_is_not_sent_again(client: httpx.AsyncClient) -> None:
+    first = await client.get("/assets/style.css")
+    assert first.headers["content-encoding"] == "gzip"
+    again = await client.get("/assets/style.css", headers={"If-None-Match": first.headers["etag"]})
+    assert again.status_code == 304
+    plain = await client.get("/assets/style.css", headers={"Accept-Encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    assert plain.headers["etag"] != first.headers["etag"]
+    assert plain.text == first.text == (FOLDER / "style.css").read_text()
+
+
+@pytest.mark.parametrize(
+    "path", ["nothing.js", "../settings.py", "%2e%2e/settings.py", "..%2fsettings.py", "vendor", ""]
+)
+async def test_nothing_else_can_be_read(client: httpx.AsyncClient, path: str) -> None:
+    assert (await client.get(f"/assets/{path}")).status_code == 404
+
+
+@pytest.mark.parametrize("path", OURS, ids=lambda path: path.name)
+def test_no_other_host_no_inline_code_no_markup_from_text(path: Path) -> None:
+    text = path.read_text().replace('xmlns="http://www.w3.org/2000/svg"', "")
+    assert "http://" not in text
+    assert "https://" not in text
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", text)
+    if path.suffix == ".html":
+        assert not re.search(r"\sstyle=|\son\w+=|<style|<script(?![^>]*\ssrc=)", text)
+
+
+def test_the_page_is_small() -> None:
+    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) < MAX_BYTES
+
+
+def test_the_vendored_library_is_pinned_and_licensed() -> None:
+    wanted = json.loads((VENDOR / "package.json").read_text())["dependencies"]["uplot"]
+    locked = json.loads((VENDOR / "package-lock.json").read_text())["packages"][
+        "node_modules/uplot"
+    ]
+    assert locked["version"] == wanted
+    assert len(base64.b64decode(locked["integrity"].removeprefix("sha512-"))) == 64
+    assert f"(v{wanted})" in (VENDOR / "uPlot.iife.min.js").read_text()[:100]
+    assert "MIT" in (VENDOR / "LICENSE.uplot").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [
+        ("uPlot.iife.min.js", "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f"),
+        ("uPlot.min.css", "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04"),
+    ],
+)
+def test_the_vendored_files_are_the_package_s_own(name: str, digest: str) -> None:
+    assert hashlib.sha256((VENDOR / name).read_bytes()).hexdigest() == digest

@@ -1,0 +1,97 @@
+"""POST /v1/placements over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+import redis
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+from lacuna.contract.placements import PlacementResponse
+from lacuna.contract.profiles import Profile
+from service.store.profiles import publish_tokenizer
+
+CHUNKS = [
+    {"id": "a", "tokens": 16, "relevance": 0.2},
+    {"id": "b", "tokens": 16, "relevance": 0.9},
+    {"id": "c", "tokens": 16, "relevance": 0.5},
+    {"id": "d", "tokens": 16, "relevance": 0.1},
+]
+
+
+async def test_by_profile_id(client: httpx.AsyncClient, stored: str, profile: Profile) -> None:
+    answer = await client.post("/v1/placements", json={"profile_id": stored, "chunks": CHUNKS})
+    assert answer.status_code == 200
+    placed = PlacementResponse.model_validate_json(answer.content)
+    assert placed.profile_id == stored
+    assert placed.source == "measured"
+    assert placed.order[0] == "b"  # the first quarter of the fixtures' profile is its highest
+    assert not placed.extrapolated
+    share = sum(profile.measured.influence[:16])
+    assert placed.placements[0].mass == pytest.approx(share, rel=1e-4)
+
+
+async def test_by_model_and_by_density(client: httpx.AsyncClient, stored: str) -> None:
+    by_model = await client.post(
+        "/v1/placements", json={"model": "preset:gpt2", "chunks": CHUNKS, "max_chunks": 2}
+    )
+    assert by_model.json()["profile_id"] == stored
+    assert by_model.json()["dropped"] == ["a", "d"]
+    by_density = await client.post(
+        "/v1/placements", json={"density": [3, 1, 1, 2], "chunks": CHUNKS}
+    )
+    assert by_density.json()["order"] == ["b", "a", "d", "c"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"profile_id": "0" * 32, "chunks": CHUNKS}, 404, "profile_not_found"),
+        ({"model": "owner/unknown", "chunks": CHUNKS}, 404, "profile_not_found"),
+        ({"chunks": CHUNKS}, 422, "invalid_request"),
+        ({"density": [1.0], "chunks": [{"id": "a", "tokens": 1}]}, 422, "invalid_request"),
+        ({"density": [1.0], "chunks": [CHUNKS[0], CHUNKS[0]]}, 422, "invalid_request"),
+        ({"density": [1.0], "chunks": [{"id": "a", "text": "x", "relevance": 1}]}, 422,
+         "invalid_request"),
+        ({"density": [1.0], "chunks": [{"id": str(i), "tokens": 10**6, "relevance": 1}
+                                       for i in range(2)]}, 422, "too_long"),
+    ],
+)  # fmt: skip
+async def test_refusals(
+    client: httpx.AsyncClient, body: dict[str, Any], status: int, code: str
+) -> None:
+    answer = await client.post("/v1/placements", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+
+
+async def test_nan_is_refused(client: httpx.AsyncClient) -> None:
+    text = '{"density": [1], "chunks": [{"id": "a", "tokens": 1, "relevance": NaN}]}'
+    headers = {"Content-Type": "application/json"}
+    answer = await client.post("/v1/placements", content=text, headers=headers)
+    assert answer.status_code == 422
+
+
+async def test_texts_are_counted_with_the_published_tokenizer(
+    client: httpx.AsyncClient,
+    worker: Any,
+    profile: Profile,
+    redis_sync: redis.Redis,
+) -> None:
+    tokenizer = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    name = publish_tokenizer(redis_sync, str(tokenizer.to_str()))
+    described = profile.model.model_copy(update={"tokenizer_digest": name})
+    body = {"model": "preset:gpt2", "weights": "random"}
+    await client.post("/v1/profiles", json=body)
+    stored = worker.finish(profile.model_copy(update={"model": described}))
+    chunks = [
+        {"id": "a", "text": "one two three", "relevance": 0.5},
+        {"id": "b", "tokens": 7, "relevance": 0.4},
+    ]
+    answer = await client.post("/v1/placements", json={"profile_id": stored, "chunks": chunks})
+    assert {one["id"]: one["tokens"] for one in answer.json()["placements"]} == {"a": 3, "b": 7}
+    assert "one two three" not in answer.text

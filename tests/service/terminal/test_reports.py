@@ -1,0 +1,106 @@
+"""What the terminal says of a profile and of a comparison."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from lacuna.contract.profiles import DeadZone, Interval, NeedleCurve, ProfileSummary
+from lacuna.views import compare
+from service.terminal import reports
+from service.terminal import reports as profiles
+
+
+def console() -> tuple[Console, io.StringIO]:
+    text = io.StringIO()
+    return Console(file=text, width=100, color_system=None), text
+
+
+def test_retrieval_is_printed_by_depth(make_profile: Any) -> None:
+    plain = make_profile(tokens=64)
+    needle = NeedleCurve(
+        depth=[0.0, 0.5],
+        position=[0, 32],
+        log_probability=[-1.25, -2.5],
+        low=[-1.5, -3.0],
+        high=[-1.0, -2.0],
+        baseline=-18.4,
+        facts=7,
+        spearman_with_influence=0.62,
+    )
+    measured = plain.measured.model_copy(update={"needle": needle})
+    for profile, there in ((plain, False), (plain.model_copy(update={"measured": measured}), True)):
+        out, text = console()
+        profiles.profile_report(out, profile)
+        said = text.getvalue()
+        for words in ("7 facts", "-2.50", "-3.00..-2.00", "-18.40 without the fact", "0.62"):
+            assert (words in said) == there
+
+
+def test_a_zone_that_not_all_draws_have_says_so(make_profile: Any) -> None:
+    band = Interval(low=1, high=9)
+    for support, there in ((0.64, True), (1.0, False), (None, False)):
+        zone = DeadZone(
+            start=5, end=9, fraction=0.1, mean_density=0.5, min_density=0.4, argmin=6,
+            threshold=0.75, start_band=band, end_band=band, support=support,
+        )  # fmt: skip
+        out, text = console()
+        profiles.profile_report(out, make_profile(tokens=64).model_copy(update={"dead_zone": zone}))
+        assert ("64%" in text.getvalue()) == there
+
+
+def test_the_list_tells_profiles_of_one_model_apart(make_profile: Any) -> None:
+    plain = ProfileSummary(
+        id="a" * 32, model="gpt2", revision="0123456789abcdef", weights="pretrained",
+        sequence_length=64, objective="argmax_probability", documents=16, shape="flat",
+        dead_zone=None, primacy_mass=0.1, recency_mass=0.1, created_at="2026-01-01T00:00:00Z",
+    )  # fmt: skip
+    changes: dict[str, dict[str, Any]] = {
+        "16 inline": {"documents_source": "inline"},
+        "16 news": {"documents_source": "corpus", "documents_name": "news"},
+        "jacobian": {"objective": "jacobian"},
+        "89abcdef": {"revision": "89abcdef01234567"},
+        "seed 7, positions off": {"seed": 7, "positional_encoding": "off"},
+        "raw content, retrieval too": {"content_scale": "raw", "needle": True},
+    }
+    for words, change in changes.items():
+        out, text = console()
+        profiles.listing(out, [plain, plain.model_copy(update=change)])
+        first, second = text.getvalue().splitlines()[1:]
+        assert words in second
+        assert words not in first
+        assert "01234567 " in first
+
+
+def test_stretches_are_named_by_their_first_and_last_token(make_profile: Any) -> None:
+    zone = DeadZone(
+        start=5, end=9, fraction=0.1, mean_density=0.5, min_density=0.4, argmin=6, threshold=0.75,
+        start_band=Interval(low=1, high=6), end_band=Interval(low=8, high=12), support=1.0,
+    )  # fmt: skip
+    out, text = console()
+    profiles.profile_report(out, make_profile(tokens=64).model_copy(update={"dead_zone": zone}))
+    assert "5-8 (10%)" in text.getvalue()
+    assert "1..6 - 7..11" in text.getvalue()
+    assert zone.model_copy(update={"end": 6}).span == "5"
+
+
+def test_one_token_has_nothing_to_predict(make_profile: Any) -> None:
+    plain = make_profile(tokens=64)
+    request = plain.request.model_copy(update={"sequence_length": 1})
+    for profile, there in ((plain, True), (plain.model_copy(update={"request": request}), False)):
+        out, text = console()
+        profiles.profile_report(out, profile)
+        assert ("closest: " in text.getvalue()) == there
+    assert ", 1 token " in text.getvalue()
+
+
+def test_a_comparison_says_what_else_differs(make_profile: Any) -> None:
+    a = make_profile(tokens=64)
+    request = a.request.model_copy(update={"positional_encoding": "off"})
+    for b, there in ((a, False), (a.model_copy(update={"request": request}), True)):
+        out, text = console()
+        curve = a.measured.influence
+        reports.comparison_report(out, compare(a, b), curve, curve)
+        assert ("note: different positional encodings" in text.getvalue()) == there

@@ -1,0 +1,113 @@
+"""What a measurement does when one of its later steps fails, and which documents those use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lacuna.contract.errors import LacunaError, OutOfMemory
+from lacuna.contract.profile_requests import PREDICTION_NAMES
+from workers.faults import DeviceBroken
+from workers.influence import influence
+from workers.job import predictions as predict
+from workers.job.measurement import Subject, measure
+from workers.lease import Cancelled, GiveBack, LeaseLost
+from workers.second_moment import moments
+
+Make = Callable[..., Subject]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), "memory ran out"),
+        (MemoryError(), "memory ran out"),
+        (OutOfMemory("`sequence_length`: too long"), "memory ran out"),
+        (RuntimeError("shape mismatch"), "RuntimeError"),
+        (KeyError("hidden_states"), "KeyError"),
+    ],
+)
+@pytest.mark.parametrize("name", ["second_moment", "residual"])
+def test_a_prediction_that_fails_leaves_the_measurement(
+    name: str, error: Exception, words: str, subject: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_args: Any, **_options: Any) -> Any:
+        raise error
+
+    if name == "second_moment":
+        monkeypatch.setattr(moments.DocumentMoments, "evaluate", fail_after_rehearsal(error))
+    else:
+        monkeypatch.setitem(predict._BY_NAME, name, fail)
+    found = measure(subject(), batch_size=0)
+    assert set(found.predictions) == set(PREDICTION_NAMES) - {name}
+    (warning,) = found.warnings
+    assert warning.startswith(f"no prediction {name}: {words}")
+    assert found.influence.norms.shape == (3, 24)
+    assert found.forces
+
+
+def fail_after_rehearsal(error: Exception) -> Callable[..., Any]:
+    def evaluate(*_args: Any) -> Any:
+        raise error
+
+    return evaluate
+
+
+@pytest.mark.parametrize("error", [Cancelled(), LeaseLost(), GiveBack(), DeviceBroken("gone")])
+def test_what_ends_the_job_or_the_process_goes_through(
+    error: Exception, subject: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moments.DocumentMoments, "evaluate", fail_after_rehearsal(error))
+    with pytest.raises(type(error)):
+        measure(subject(), batch_size=0)
+
+
+def test_the_second_moment_takes_documents_from_all_over(
+    subject: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[bytes] = []
+    real = moments.DocumentMoments.read
+
+    def listen(self: Any, document: torch.Tensor, bins: int | None) -> None:
+        read.append(document.numpy().tobytes())
+        real(self, document, bins)
+
+    monkeypatch.setattr(moments.DocumentMoments, "read", listen)
+    given = subject(count=33, length=8, predictions=["second_moment"])
+    found = measure(given, batch_size=0)
+    expected = [round(i * 32 / 15) for i in range(16)]
+    assert read[1:] == [given.documents.ids[i].numpy().tobytes() for i in expected]
+    assert found.warnings == ["second_moment: 16 of 33 documents, evenly spaced"]
+    few = measure(subject(count=16, length=8, predictions=["second_moment"]), batch_size=0)
+    assert few.warnings == []
+
+
+def test_evenly_spaced_indices() -> None:
+    for count in range(1, 70):
+        for wanted in (1, 2, 16):
+            chosen = moments._spaced(count, wanted)
+            assert len(set(chosen.tolist())) == min(count, wanted)
+            assert chosen[0] == 0
+            if wanted > 1:
+                assert chosen[-1] == count - 1
+                assert np.ptp(np.diff(chosen)) <= 1 if count > 1 else True
+
+
+@pytest.mark.parametrize(
+    ("field", "fields"),
+    [
+        ("needle", {"needle": {}}),
+        ("target", {"objective": "target_logprob", "target": " Paris"}),
+    ],
+)
+def test_without_a_tokenizer_nothing_is_measured_in_vain(
+    field: str, fields: dict[str, Any], subject: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(influence, "measure", lambda *_, **__: pytest.fail("it was measured"))
+    with pytest.raises(LacunaError, match="tokenizer") as refusal:
+        measure(subject(**fields), batch_size=0)
+    assert refusal.value.field == field

@@ -1,0 +1,158 @@
+"""Whole jobs on tiny models: what a profile says in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_families import build  # type: ignore[import-not-found, unused-ignore]
+
+from lacuna import views
+from lacuna.contract.profile_requests import PREDICTION_NAMES, ProfileRequest
+from lacuna.contract.profiles import Profile
+from lacuna.theory import agreement
+from service.settings import Settings
+from workers.job import ProfileHandler
+
+Run = Callable[..., Profile]
+
+
+class Context:
+    """A queue that never ends the job."""
+
+    def __init__(self) -> None:
+        self.shares: list[float] = []
+
+    def progress(self, share: float, message: str = "") -> None:
+        self.shares.append(share)
+
+    def check(self) -> None:
+        pass
+
+
+@pytest.fixture
+def run(tmp_path: Path, make_tokenizer: Callable[..., Any], one_thread: None) -> Run:
+    """Save a tiny model, and make its profile through the handler."""
+
+    def make(family: str = "llama", *, length: int = 32, **fields: Any) -> Profile:
+        folder = tmp_path / "models" / "tiny"
+        build(family, vocab_size=300, max_position_embeddings=512).save_pretrained(folder)
+        make_tokenizer("<s> $A").save_pretrained(folder)
+        settings = Settings(data_dir=tmp_path / "data", model_dir=tmp_path / "models", device="cpu")
+        context = Context()
+        given = {"documents": {"count": 3}, "sequence_length": length} | fields
+        handler = ProfileHandler(settings, lambda _id: None)
+        outcome = handler(ProfileRequest(model="local:tiny", **given), context)  # type: ignore[arg-type]
+        assert context.shares == sorted(context.shares)
+        profile = views.parse(views.joined(outcome.body, outcome.envelope))
+        assert profile.id == outcome.profile_id
+        return profile
+
+    return make
+
+
+def test_a_profile_is_whole_and_consistent(run: Run) -> None:
+    profile = run()
+    measured, mixing = profile.measured, profile.mixing
+    assert sum(measured.influence) == pytest.approx(1, rel=1e-4)
+    assert sum(measured.per_document) == pytest.approx(1, rel=1e-4)
+    assert all(
+        a <= b <= c for a, b, c in zip(measured.low, measured.influence, measured.high, strict=True)
+    )
+    assert measured.standard_error is None
+    assert mixing is not None
+    assert mixing.layers == [0, 1, 2, 3]
+    assert mixing.sum == pytest.approx(sum(mixing.lambda_), rel=1e-4)
+    assert np.mean(mixing.by_token, axis=1) == pytest.approx(mixing.lambda_, rel=1e-4)
+    assert profile.monotone is not None
+    assert [check.layer for check in profile.monotone] == [0, 1, 2, 3]
+    assert set(profile.predictions) == set(PREDICTION_NAMES)
+    for prediction in profile.predictions.values():
+        distance = agreement.wasserstein(prediction.influence, measured.influence)
+        assert prediction.wasserstein == pytest.approx(distance, abs=1e-4)
+        assert sum(prediction.influence) == pytest.approx(1, rel=1e-4)
+    assert profile.forces[0].name == "causal_mask"
+    assert profile.forces[-1].influence == profile.predictions["residual_content"].influence
+    assert profile.forces[2].influence == profile.predictions["residual"].influence
+    assert profile.collapse is not None
+    assert profile.collapse.lambda_sum == pytest.approx(mixing.sum, rel=1e-4)
+    assert profile.warnings == []
+    if profile.dead_zone is not None:
+        assert profile.dead_zone.support is not None
+
+
+def test_a_hybrid_names_the_layers_that_have_attention(run: Run) -> None:
+    profile = run("jamba")
+    assert profile.mixing is not None
+    assert profile.mixing.layers == [1, 3]
+    assert len(profile.mixing.lambda_) == 2
+    assert profile.monotone is not None
+    assert [check.layer for check in profile.monotone] == [1, 3]
+    assert "second_moment" not in profile.predictions
+    assert any("2 of 4 layers" in warning for warning in profile.warnings)
+
+
+def test_the_needle_stands_beside_influence(run: Run) -> None:
+    profile = run(length=480, documents={"count": 1}, needle={"depths": 4, "facts": 2},
+                  predictions=["residual"])  # fmt: skip
+    needle = profile.measured.needle
+    assert needle is not None
+    assert needle.facts == 2
+    assert len(needle.log_probability) == len(needle.depth) == 4
+    assert needle.position == sorted(needle.position)
+    assert all(
+        a <= b <= c for a, b, c in zip(needle.low, needle.log_probability, needle.high, strict=True)
+    )
+    assert needle.spearman_with_influence is not None
+    assert -1 <= needle.spearman_with_influence <= 1
+
+
+def test_one_document_has_no_noise_and_says_so(run: Run) -> None:
+    profile = run(documents={"count": 1}, predictions=["residual"])
+    assert profile.measured.split_half_wasserstein is None
+    assert profile.measured.low == profile.measured.high == profile.measured.influence
+    assert profile.warnings[0].startswith("one document alone")
+    if profile.dead_zone is not None:
+        assert profile.dead_zone.start_band is None
+        assert profile.dead_zone.support is None
+
+
+def test_random_weights_have_probes_and_their_error(run: Run) -> None:
+    given = {"weights": "random", "documents": {"count": 16}, "predictions": []}
+    few, many = (run(probes=probes, **given).measured for probes in (2, 32))
+    for measured in (few, many):
+        assert measured.standard_error is not None
+        assert len(measured.standard_error) == 32
+        assert min(measured.standard_error) >= 0
+    ratio = np.mean(few.standard_error) / np.mean(many.standard_error)  # type: ignore[arg-type]
+    assert 2 < ratio < 5  # 16 times as many draws: a quarter of the error
+    assert run(probes=1, **given).measured.standard_error is None
+
+
+def test_without_positions_the_kernels_are_uniform(run: Run) -> None:
+    profile = run("bloom", positional_encoding="off", predictions=["attention_only", "residual"])
+    flat = profile.predictions["attention_only"].influence
+    row = np.eye(32)[-1]
+    uniform = np.tril(np.ones((32, 32))) / np.arange(1, 33)[:, None]
+    for _ in range(4):
+        row = row @ uniform
+    np.testing.assert_allclose(flat, row, rtol=1e-4, atol=1e-9)
+    assert profile.request.positional_encoding == "off"
+
+
+def test_the_raw_scale_is_another_content_alone(run: Run) -> None:
+    names = ["residual", "residual_content"]
+    model, raw = (run(content_scale=scale, predictions=names) for scale in ("model", "raw"))
+    assert model.id != raw.id
+    assert model.measured == raw.measured
+    assert model.predictions["residual"] == raw.predictions["residual"]
+    assert model.predictions["residual_content"] != raw.predictions["residual_content"]
+
+
+def test_equal_requests_give_equal_bodies(run: Run) -> None:
+    once, again = run(), run()
+    volatile = {"timings", "environment", "created_at"}
+    assert once.model_dump_json(exclude=volatile) == again.model_dump_json(exclude=volatile)

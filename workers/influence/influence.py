@@ -1,0 +1,249 @@
+"""Measured influence: how much each prompt token moves what the model says after the last one.
+
+g(j) = | d s / d e_j |_2, e_j the input embedding of token j, for a scalar s read at the last
+position. Objectives:
+
+    argmax_probability  s = probability of the most likely next token
+                        (Herasimchyk et al., arXiv 2602.16837)
+    jacobian            s = <v, h>, h the final normalised hidden state (the LM head's input),
+                        v ~ N(0, I): E g^2 is the squared Frobenius norm of dh/de_j, so probes are
+                        averaged as root mean square (Chowdhury, arXiv 2603.10123)
+    target_logprob      s = log-probability of a given continuation
+
+One forward and one backward pass per batch; documents in a batch do not touch each other, so the
+result does not depend on the batch size (up to rounding). Taps gather their statistics in the same
+pass.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lacuna.contract.errors import InvalidRequest, ModelUnsupported, NotFinite
+from lacuna.contract.profile_requests import Objective
+from workers.documents import DocumentSet, check_vocabulary
+from workers.influence import batching, passes
+from workers.influence import mixing as tapping
+from workers.influence.mixing import Tap
+from workers.influence.passes import Check, go_on, gradients, interruptible, throttled
+from workers.models.facts import check_length
+from workers.models.loaded import LoadedModel
+
+F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class InfluenceResult:
+    """Influence of every token of every document.
+
+    Attributes:
+        norms: g, [K, n], not normalised. For `jacobian` the root mean square over probes.
+        scores: s of each document, [K]; for `jacobian` the norm of h.
+        standard_error: of `norms` over probes, [K, n]; None unless `jacobian` has several.
+        batch_size: documents per batch in the end.
+        seconds: wall time of all passes.
+    """
+
+    norms: F64
+    scores: F64
+    standard_error: F64 | None
+    batch_size: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Batch:
+    norms: Tensor
+    scores: Tensor
+    standard_error: Tensor | None = None
+
+
+def measure(
+    loaded: LoadedModel,
+    documents: DocumentSet,
+    *,
+    objective: Objective = "argmax_probability",
+    probes: int = 4,
+    seed: int = 0,
+    target_ids: Sequence[int] | None = None,
+    batch_size: int = 0,
+    taps: Sequence[Tap] = (),
+    on_batch: Callable[[int, int], None] | None = None,
+    check: Check = go_on,
+) -> InfluenceResult:
+    """Measure the influence of each token of each document.
+
+    Args:
+        loaded: the model.
+        documents: K documents of n tokens.
+        objective: see the module.
+        probes: random cotangents per document, for `jacobian`.
+        seed: of the probes; each document's depend on its index alone.
+        target_ids: the continuation's tokens, for `target_logprob`.
+        batch_size: documents at once; 0 chooses.
+        taps: gather statistics in the same pass (with a continuation of several tokens in a
+            forward pass of their own, over the documents alone).
+        on_batch: called with (documents done, documents in all) after each batch; what it raises
+            ends the measurement.
+        check: called several times a second, also within a pass; what it raises ends the
+            measurement, and leaves the model as it was.
+
+    Raises:
+        NotFinite: a gradient is NaN or infinite, or zero everywhere; names the dtype.
+        OutOfMemory: one document does not fit; names the largest length that does.
+        InvalidRequest: the continuation has tokens that the model lacks.
+        TooLong: document and continuation are longer than the model can take.
+        ModelUnsupported: the model has no LM head to read the hidden state from (`jacobian`).
+    """
+    start = time.perf_counter()
+    ids = documents.ids
+    one_pass = _objective(loaded, ids.shape[1], objective, probes, seed, target_ids)
+    done: list[_Batch] = []
+    keep = 1
+
+    def one_batch(first: int, batch: Tensor) -> None:
+        tapping.start(taps, batch)
+        found = one_pass(first, batch)
+        tapping.end(taps)
+        _check_finite(loaded, found)
+        done.append(found)
+        if on_batch is not None:
+            on_batch(first + len(batch), len(ids))
+
+    def restart() -> bool:
+        done.clear()
+        return tapping.reset(taps)
+
+    with interruptible(loaded.model, throttled(check)):
+        if objective == "target_logprob" and target_ids is not None and len(target_ids) > 1:
+            _forward_only(loaded, ids, batch_size, taps)
+            taps, keep = (), len(target_ids)
+        how = batching.plan(loaded, ids, batch_size, keep=keep, taps=taps)
+        size = batching.run(loaded, ids, how, one_batch, taps=taps, restart=restart)
+    errors = [batch.standard_error for batch in done if batch.standard_error is not None]
+    return InfluenceResult(
+        norms=_joined([batch.norms for batch in done]),
+        scores=_joined([batch.scores for batch in done]),
+        standard_error=_joined(errors) if errors else None,
+        batch_size=size,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _objective(
+    loaded: LoadedModel,
+    length: int,
+    objective: Objective,
+    probes: int,
+    seed: int,
+    target_ids: Sequence[int] | None,
+) -> Callable[[int, Tensor], _Batch]:
+    if objective == "jacobian":
+        return lambda first, ids: _jacobian(loaded, first, ids, probes, seed)
+    if objective == "target_logprob":
+        target = list(target_ids or ())
+        assert target, "`target_logprob` needs `target_ids`"
+        check_vocabulary(torch.tensor(target), loaded, "target", InvalidRequest, scored=True)
+        check_length(loaded.id, loaded.text_config, length + len(target) - 1)
+        return lambda _first, ids: _target_logprob(loaded, ids, target)
+    return lambda _first, ids: _argmax_probability(loaded, ids)
+
+
+def _argmax_probability(loaded: LoadedModel, ids: Tensor) -> _Batch:
+    with torch.enable_grad(), passes.observed(loaded.model, keep=1, gradients=True) as seen:
+        last = passes.logits(loaded.model, ids, seen, keep=1)[:, -1]
+        scores = last.softmax(dim=-1).max(dim=-1).values
+        return _Batch(_norms(_gradient(scores, seen)), _host(scores))
+
+
+def _target_logprob(loaded: LoadedModel, ids: Tensor, target: list[int]) -> _Batch:
+    keep, length = len(target), ids.shape[1]
+    wanted = torch.tensor(target, device=ids.device).expand(len(ids), -1)
+    whole = torch.cat([ids, wanted[:, :-1]], dim=1)
+    with torch.enable_grad(), passes.observed(loaded.model, keep=keep, gradients=True) as seen:
+        found = passes.logits(loaded.model, whole, seen, keep=keep).log_softmax(dim=-1)
+        scores = found.gather(-1, wanted.to(found.device)[..., None]).sum(dim=(1, 2))
+        return _Batch(_norms(_gradient(scores, seen))[:, :length], _host(scores))
+
+
+def _jacobian(loaded: LoadedModel, first: int, ids: Tensor, probes: int, seed: int) -> _Batch:
+    squares = []
+    with torch.enable_grad(), passes.observed(loaded.model, keep=1, gradients=True) as seen:
+        passes.logits(loaded.model, ids, seen, keep=1)
+        if seen.hidden is None:
+            raise ModelUnsupported(
+                f"`objective`: {loaded.id} has no LM head whose input could be read; "
+                "`argmax_probability` needs none",
+                field="objective",
+            )
+        hidden = passes.at_least_float32(seen.hidden[:, -1])
+        for probe in range(probes):
+            scores = (hidden * _cotangents(hidden, first, probe, seed)).sum(dim=-1)
+            gradient = _gradient(scores, seen, again=probe < probes - 1)
+            squares.append(_norms(gradient) ** 2)
+    stacked = torch.stack(squares)
+    norms = stacked.mean(dim=0).sqrt()
+    error = None
+    if probes > 1:  # of the mean square, carried through the root
+        spread = stacked.std(dim=0) / probes**0.5
+        error = spread / (2 * norms).clamp_min(torch.finfo(norms.dtype).tiny)
+    return _Batch(norms, _host(hidden.norm(dim=-1)), error)
+
+
+def _cotangents(hidden: Tensor, first: int, probe: int, seed: int) -> Tensor:
+    """v of each document in the batch, the same in every batch and on every device."""
+    rows = [
+        np.random.default_rng((seed, first + row, probe)).standard_normal(hidden.shape[-1])
+        for row in range(len(hidden))
+    ]
+    return torch.from_numpy(np.stack(rows)).to(hidden)
+
+
+def _gradient(scores: Tensor, seen: passes.Pass, *, again: bool = False) -> Tensor:
+    assert seen.leaf is not None, "the model did not read its input embeddings"
+    (gradient,) = gradients(scores.sum(), [seen.leaf], again=again)
+    return gradient
+
+
+def _norms(gradient: Tensor) -> Tensor:
+    """Euclidean norm per token, float64 on the host."""
+    return _host(passes.at_least_float32(gradient).norm(dim=-1))
+
+
+def _host(tensor: Tensor) -> Tensor:
+    return tensor.detach().double().cpu()
+
+
+def _check_finite(loaded: LoadedModel, found: _Batch) -> None:
+    kind = str(loaded.dtype).removeprefix("torch.")
+    hint = "" if kind == "float32" else "; ask for `dtype: float32`"
+    if not bool(torch.isfinite(found.norms).all() and torch.isfinite(found.scores).all()):
+        raise NotFinite(f"gradients of {loaded.id} are NaN or infinite in {kind}{hint}")
+    if not bool((found.norms.sum(dim=-1) > 0).all()):
+        raise NotFinite(f"all gradients of a document vanish in {kind} for {loaded.id}{hint}")
+
+
+def _forward_only(loaded: LoadedModel, ids: Tensor, batch_size: int, taps: Sequence[Tap]) -> None:
+    """A pass for the taps alone."""
+    if not taps:
+        return
+
+    def one_batch(_first: int, batch: Tensor) -> None:
+        tapping.start(taps, batch)
+        with torch.no_grad(), passes.observed(loaded.model, keep=1, gradients=False) as seen:
+            passes.logits(loaded.model, batch, seen, keep=1)
+        tapping.end(taps)
+
+    how = batching.plan(loaded, ids, batch_size, gradients=False, taps=taps)
+    batching.run(loaded, ids, how, one_batch, taps=taps, restart=lambda: tapping.reset(taps))
+
+
+def _joined(parts: Sequence[Tensor]) -> F64:
+    return np.asarray(torch.cat(list(parts)).numpy(), dtype=np.float64)
