@@ -32,15 +32,18 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 RUN python -m venv /opt/lacuna
 WORKDIR /src
 COPY pyproject.toml constraints.txt LICENSE ./
+COPY lacuna/pyproject.toml lacuna/
 # Empty packages: pip resolves the dependencies, and this layer lasts until they change.
-RUN mkdir service workers && touch README.md service/__init__.py workers/__init__.py
+RUN mkdir service workers && touch README.md lacuna/README.md service/__init__.py workers/__init__.py \
+    && grep -o '^  "lacuna[a-z_.]*"' lacuna/pyproject.toml | tr -d ' "' | tr . / | xargs mkdir -p
 
 FROM builder AS gateway-builder
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/lacuna/bin/pip install --constraint constraints.txt '.[gateway]'
+    /opt/lacuna/bin/pip install --constraint constraints.txt ./lacuna '.[gateway]'
+COPY lacuna lacuna
 COPY service service
 COPY workers workers
-RUN /opt/lacuna/bin/pip install --no-deps --force-reinstall .
+RUN /opt/lacuna/bin/pip install --no-deps --force-reinstall ./lacuna .
 
 FROM builder AS worker-builder
 ARG TORCH_INDEX=
@@ -48,10 +51,11 @@ ARG TORCH_INDEX=
 RUN --mount=type=cache,target=/root/.cache/pip \
     env ${TORCH_INDEX:+PIP_INDEX_URL="${TORCH_INDEX}"} /opt/lacuna/bin/pip install \
         --no-deps --constraint constraints.txt torch \
-    && /opt/lacuna/bin/pip install --constraint constraints.txt '.[worker]'
+    && /opt/lacuna/bin/pip install --constraint constraints.txt ./lacuna '.[worker]'
+COPY lacuna lacuna
 COPY service service
 COPY workers workers
-RUN /opt/lacuna/bin/pip install --no-deps --force-reinstall .
+RUN /opt/lacuna/bin/pip install --no-deps --force-reinstall ./lacuna .
 
 # --- images ------------------------------------------------------------------------------------
 FROM base AS gateway
