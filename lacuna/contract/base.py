@@ -6,7 +6,8 @@ import hashlib
 import json
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 PATTERN_WORDS: dict[str, str] = {}
 """What each pattern stands for: a refusal says this instead of the regular expression."""
@@ -22,6 +23,33 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 DIGEST_PATTERN = pattern(r"^[0-9a-f]{32}$", "an id is 32 hex digits (0-9, a-f)")
 Digest = Annotated[str, Field(pattern=DIGEST_PATTERN)]
 """Identifier of jobs and profiles: the first 128 bits of a SHA-256, in hex."""
+
+
+def _open_names(schema: Any) -> None:
+    """Change a model's core schema in place: its fields, and what their lists and defaults hold.
+
+    Other models have their own turn. Members of unions stay: what they refuse says which is meant.
+    """
+    kind = schema["type"]
+    if kind in ("model", "function-after", "default", "nullable"):
+        _open_inner(schema, "schema")
+    elif kind == "model-fields":
+        for field in schema["fields"].values():
+            _open_inner(field, "schema")
+    elif kind == "list":
+        _open_inner(schema, "items_schema")
+
+
+def _open_inner(schema: Any, key: str) -> None:
+    inner = schema.get(key)
+    if inner is None or (inner["type"] == "model" and schema["type"] != "function-after"):
+        return
+    # A single name tells the members of a tagged union apart.
+    if inner["type"] == "literal" and len(inner["expected"]) > 1:
+        either = core_schema.union_schema([inner, core_schema.str_schema()])
+        schema[key] = core_schema.lax_or_strict_schema(either, inner, strict=True)
+    else:
+        _open_names(inner)
 
 
 class Wire(BaseModel):
@@ -50,6 +78,27 @@ class Wire(BaseModel):
             pydantic.ValidationError: what this version needs is not there.
         """
         return cls.model_validate_json(document, extra="ignore")
+
+    @classmethod
+    def of_answer(cls, document: bytes | str) -> Self:
+        """Read what a service answered, or a file that holds an answer: it may be of any version.
+
+        Fields that this version does not know are left out. Where a field is one of some names, a
+        name that this version does not know is kept as it is.
+
+        Raises:
+            pydantic.ValidationError: what this version needs is not there.
+        """
+        return cls.model_validate_json(document, extra="ignore", strict=False)
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: type[BaseModel], handler: GetCoreSchemaHandler, /
+    ) -> CoreSchema:
+        """The schema, in which a field that is one of some names takes any in lax mode."""
+        schema = handler(source)
+        _open_names(schema)
+        return schema
 
 
 def canonical(value: Any) -> bytes:

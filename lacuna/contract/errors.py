@@ -38,8 +38,6 @@ statuses stands in `service.gateway.problems` alone.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 
 class LacunaError(Exception):
     """Base of every failure that Lacuna reports.
@@ -50,8 +48,8 @@ class LacunaError(Exception):
         retry_after: seconds after which a retry makes sense, if known.
     """
 
-    code: ClassVar[str] = "internal_error"
-    retryable: ClassVar[bool] = False
+    code: str = "internal_error"
+    retryable: bool = False
 
     def __init__(
         self, detail: str, *, field: str | None = None, retry_after: float | None = None

@@ -40,3 +40,13 @@ class Job(Wire):
     created_at: str
     started_at: str | None
     finished_at: str | None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the state is final: done, failed or cancelled."""
+        return self.state in TERMINAL
+
+    @property
+    def profile_id(self) -> str | None:
+        """Id of the result once done."""
+        return None if self.profile is None else self.profile.rpartition("/")[2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -17,6 +18,8 @@ MAX_TOKENS = 1_000_000
 MAX_CHUNK_CHARACTERS = 2_000_000
 MAX_DENSITY = 131_072
 
+_SHOWN = 8
+"""Chunks that a short form of the answer names."""
 DIGITS = 6
 """Significant digits of the numbers in an answer."""
 
@@ -238,3 +241,12 @@ class PlacementResponse(Wire):
     suggestions: list[Suggestion]
     confidence: Confidence
     warnings: list[str]
+
+    def __repr_args__(self) -> Iterator[tuple[str, object]]:
+        """The order by its first chunks, and what it is worth: there may be thousands of chunks."""
+        yield "order", self.order if len(self.order) <= _SHOWN else [*self.order[:_SHOWN], ...]
+        yield "dropped", len(self.dropped)
+        yield "value", self.value
+        yield "method", self.method
+        yield "confidence", self.confidence.level
+        yield "warnings", len(self.warnings)

@@ -7,6 +7,7 @@ Ways to look at stored profiles: another threshold, flat rows, two profiles side
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import ConfigDict, Field
@@ -266,6 +267,15 @@ class Profile(ProfileBody):
     environment: Environment
     created_at: str
 
+    def __repr_args__(self) -> Iterator[tuple[str, object]]:
+        """What tells profiles apart: the curves have thousands of numbers."""
+        yield "id", self.id
+        yield "model", self.model.id
+        yield "tokens", self.request.sequence_length
+        yield "shape", self.shape.class_
+        yield "dead_zone", None if self.dead_zone is None else self.dead_zone.span
+        yield "warnings", len(self.warnings)
+
 
 class ProfileSummary(Wire):
     """One row of GET /v1/profiles."""
@@ -392,3 +402,12 @@ class Comparison(Wire):
     """Per bin, mass of b less mass of a; sums to 0."""
     warnings: list[str]
     """What else differs between the two than their models and weights, a sentence each."""
+
+    def __repr_args__(self) -> Iterator[tuple[str, object]]:
+        """The two profiles and their distance, without the difference bin by bin."""
+        yield "a", self.a.id
+        yield "b", self.b.id
+        yield "source", self.source
+        yield "wasserstein", self.wasserstein
+        yield "spearman", self.spearman
+        yield "warnings", len(self.warnings)

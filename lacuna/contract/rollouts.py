@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from lacuna.architectures.presets import ArchitectureName
 from lacuna.contract.base import Fraction, Wire
 from lacuna.contract.profile_requests import PredictionName
 from lacuna.contract.profiles import Collapse, DeadZone, Force, Shape
@@ -24,6 +24,32 @@ MAX_MEASURED_LENGTH = 1_024
 MAX_WORK = 5e9
 """Bound on length x layers x heads x rollouts, weighted by the cost of the kernel: about
 nanoseconds of one core."""
+
+ArchitectureName = Literal[
+    "bloom-560m",
+    "bloom-7b1",
+    "bloom-176b",
+    "gpt2",
+    "gpt2-medium",
+    "gpt2-large",
+    "gpt2-xl",
+    "llama-2-7b",
+    "llama-2-13b",
+    "llama-2-70b",
+    "llama-3-8b",
+    "llama-3-70b",
+    "mistral-7b-v0.1",
+    "mistral-7b-v0.3",
+    "mpt-7b",
+    "mpt-30b",
+    "pythia-160m",
+    "pythia-6.9b",
+    "qwen2-0.5b",
+    "qwen2-7b",
+    "smollm2-135m",
+]
+"""Names of `lacuna.architectures.table` whose layers all have one kernel."""
+ARCHITECTURE_NAMES: tuple[ArchitectureName, ...] = get_args(ArchitectureName)
 
 _Slope = Annotated[float, Field(ge=0, le=MAX_SLOPE)]
 _Logit = Annotated[float, Field(ge=-MAX_LOGIT, le=MAX_LOGIT)]
@@ -262,3 +288,11 @@ class RolloutResponse(Wire):
     """What a prompt engineer needs to know, in sentences."""
     assumptions: list[str]
     """What was assumed where the request was silent."""
+
+    def __repr_args__(self) -> Iterator[tuple[str, object]]:
+        """The sizes and the names of the curves, without their numbers."""
+        yield "architecture", self.architecture
+        yield "layers", self.layers
+        yield "heads", self.heads
+        yield "tokens", self.sequence_length
+        yield "predictions", list(self.predictions)
