@@ -14,13 +14,13 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from lacuna.architectures.table import find
 from lacuna.contract.errors import InvalidRequest
 from lacuna.contract.models import ModelDescription
 from lacuna.contract.placements import Architecture, Confidence, Source
 from lacuna.contract.profiles import NeedleCurve, ProfileBody
 from lacuna.theory import kernels, rollout
 from lacuna.theory.curve import cumulative
-from service.answers.catalogue import known
 
 NEAR = 1.25
 """Ratio of prompt to profile length, either way, up to which the curves are taken as alike."""
@@ -103,8 +103,8 @@ def architecture_of(body: ProfileBody) -> Architecture:
 
 
 def architecture_by_name(model: str) -> Architecture | None:
-    """The architecture of a model that the catalogue knows, with the usual mixing."""
-    found = known(model)
+    """The architecture of a model of the table, with the usual mixing."""
+    found = find(model)
     if found is None:
         return None
     return Architecture(

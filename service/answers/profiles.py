@@ -18,6 +18,13 @@ from fnmatch import fnmatchcase
 import redis.asyncio
 
 from lacuna import views
+from lacuna.architectures.table import (
+    DEMO,
+    find,
+    find_preset,
+    measurable,
+    presets,
+)
 from lacuna.contract.errors import (
     DocumentsUnusable,
     InvalidRequest,
@@ -28,23 +35,23 @@ from lacuna.contract.errors import (
     TooLong,
 )
 from lacuna.contract.jobs import Job
-from lacuna.contract.models import WorkerModels
+from lacuna.contract.models import ModelCatalogue, WorkerModels
 from lacuna.contract.profile_requests import ProfileRequest, cost
-from service.answers import catalogue
-from service.answers.catalogue import Architecture, known
 from service.store.fleet import served, workers
 from service.store.keys import QueueName
 from service.store.profiles import ProfileStore, StoredProfile
 from service.store.queue import JobStore, Submission
 
-ASSUMED = Architecture(24, 16, 1_536)
-"""A model that the gateway does not know, for it has no access to the
-hub: one of some 700 million parameters."""
+ASSUMED_LAYERS, ASSUMED_HEADS, ASSUMED_WIDTH = 24, 16, 1_536
+"""Of a model that the gateway does not know, for it has no access to the hub: one of some 700
+million parameters."""
 
 
 def estimated_cost(request: ProfileRequest) -> float:
     """Multiply-adds; see `lacuna.contract.profile_requests`."""
-    model = known(request.model) or ASSUMED
+    model = find(request.model)
+    if model is None:
+        return cost(request, ASSUMED_LAYERS, ASSUMED_HEADS, ASSUMED_WIDTH)
     return cost(request, model.layers, model.heads, model.width)
 
 
@@ -121,16 +128,16 @@ def _check_name(request: ProfileRequest) -> None:
         raise ModelNotFound(
             f"`revision`: {request.model} has no revisions; leave it out", field="revision"
         )
-    demos = [demo.partition(":")[2] for demo in catalogue.DEMO]
-    names = {"preset": list(catalogue.PRESETS), "demo": demos}.get(kind)
-    if names is not None and catalogue.known(request.model) is None:
+    names = {"preset": list(presets()), "demo": [demo.partition(":")[2] for demo in DEMO]}.get(kind)
+    found = request.model in DEMO or find_preset(request.model) is not None
+    if names is not None and not found:
         raise ModelNotFound(
             f"`model`: no {kind} is named {name}; there is {', '.join(names)}", field="model"
         )
 
 
 def _check_length(request: ProfileRequest) -> None:
-    model = catalogue.known(request.model)
+    model = find(request.model)
     # Another revision may have another configuration.
     limit = model.max_length if model is not None and request.revision is None else None
     if limit is not None and request.sequence_length > limit:
@@ -143,10 +150,10 @@ def _check_length(request: ProfileRequest) -> None:
 
 def _check_tokenizer(request: ProfileRequest) -> None:
     """A preset is a configuration and nothing else; with a revision the hub is asked instead."""
-    name = catalogue.preset(request.model)
-    if name is None or request.weights != "random" or request.revision is not None:
+    preset = find_preset(request.model)
+    if preset is None or request.weights != "random" or request.revision is not None:
         return
-    why = f"the random weights of the preset {name} come without a tokenizer"
+    why = f"the random weights of the preset {preset.name} come without a tokenizer"
     if request.documents.source in {"inline", "corpus"}:
         raise DocumentsUnusable(
             f"`documents.source`: {why}, so it can read random_tokens only",
@@ -246,6 +253,19 @@ class Profiles:
         """
         stored = await self.find(profile_id)
         return views.joined(stored.body, stored.envelope)
+
+    async def catalogue(self) -> ModelCatalogue:
+        """What can be measured here.
+
+        Raises:
+            StoreUnavailable: Redis is away.
+        """
+        return ModelCatalogue(
+            demo=list(DEMO),
+            presets=[f"preset:{name}" for name in presets()],
+            architectures=list(measurable()),
+            workers=await self.roster(),
+        )
 
     async def roster(self, *, fresh: bool = False) -> list[WorkerModels]:
         """The live workers, asked for at most every two seconds unless `fresh`."""

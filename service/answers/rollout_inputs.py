@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from lacuna.architectures.presets import ARCHITECTURES
+from lacuna.architectures.table import find
 from lacuna.contract.errors import InvalidRequest, TooLarge
 from lacuna.contract.rollouts import (
     MAX_HEADS,
@@ -192,7 +192,7 @@ def _idle(inputs: Inputs) -> bool:
 
 
 def _architecture(request: RolloutRequest, assumptions: list[str]) -> tuple[KernelSpec, int, int]:
-    preset = None if request.architecture is None else ARCHITECTURES[request.architecture]
+    preset = None if request.architecture is None else find(request.architecture)
     kernel = request.kernel
     if kernel is None:
         if preset is None:

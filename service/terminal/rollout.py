@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
-from lacuna.architectures.presets import ARCHITECTURES, ArchitectureName
+from lacuna.architectures.table import find
 from lacuna.contract.errors import LacunaError
 from lacuna.contract.models import PositionalEncoding
 from lacuna.contract.profile_requests import PREDICTION_NAMES
-from lacuna.contract.rollouts import MAX_UNBINNED_LENGTH, RolloutRequest
+from lacuna.contract.rollouts import ARCHITECTURE_NAMES, MAX_UNBINNED_LENGTH, RolloutRequest
 from service.terminal.common import Json, Request, Status, fail, out, print_json
 from service.terminal.inputs import Option, build, checked, names, numbers, parse_object, refuse
 from service.terminal.reports import rollout_report
@@ -18,7 +18,7 @@ from service.terminal.reports import rollout_report
 _POSITIONS = tuple(name for name in get_args(PositionalEncoding) if name != "other")
 _DRAWN_BINS = 1_024
 _LENGTH = RolloutRequest.model_fields["sequence_length"].default
-_MODELS = f"A known architecture: {', '.join(ARCHITECTURES)}."
+_MODELS = f"A known architecture: {', '.join(ARCHITECTURE_NAMES)}."
 
 
 def rollout(
@@ -94,7 +94,7 @@ def _kernel(positions: str | None, window: int | None, model: object) -> list[Op
         return []
     if positions is not None and positions not in _POSITIONS:
         fail(f"--positions: must be one of {', '.join(_POSITIONS)}", Status.USAGE)
-    known = ARCHITECTURES.get(cast(ArchitectureName, model)) if isinstance(model, str) else None
+    known = find(model) if isinstance(model, str) else None
     alibi = positions == "alibi" or (
         positions is None and known is not None and known.kernel == "alibi"
     )

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from lacuna.architectures import table
 from workers.attention.statistics import (
     Detail,
     KernelStatistics,
@@ -40,7 +41,6 @@ from workers.instrument.attention import (
 )
 from workers.instrument.capture import capturing
 from workers.instrument.inspection import Instrumentation
-from workers.models import facts
 
 
 class Accumulator:
@@ -203,7 +203,7 @@ def detail_that_fits(
     model: PreTrainedModel, instrumentation: Instrumentation, length: int, budget: int = 1 << 30
 ) -> Detail:
     """The finest detail whose sums stay within ``budget`` bytes for inputs of ``length`` tokens."""
-    heads = max(facts.heads(model.config.get_text_config()), 1)
+    heads = max(table.heads(model.config.get_text_config()), 1)
     layers = max(1, instrumentation.cores)
     if 4 * layers * heads * length**2 <= budget:
         return "per_head"
@@ -260,7 +260,7 @@ class KernelTap:
     def held_bytes(self, length: int) -> int:
         """Sums on the device for documents of `length` tokens, and a block of rows at work."""
         layers = max(1, self._instrumentation.cores)
-        heads = max(facts.heads(self._model.config.get_text_config()), 1)
+        heads = max(table.heads(self._model.config.get_text_config()), 1)
         size = length if self._edges is None else self._edges.numel() - 1
         sums = {
             "per_head": 4 * heads * size**2,

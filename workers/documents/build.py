@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lacuna.architectures import configs
+from lacuna.architectures.table import find_preset
 from lacuna.contract.errors import DocumentsUnusable, LacunaError
 from lacuna.contract.profile_requests import Documents
 from workers.documents import corpus
@@ -163,7 +163,7 @@ def _source(spec: Documents, loaded: LoadedModel) -> tuple[str, tuple[str, ...]]
 
 def _bare(loaded: LoadedModel) -> str:
     """Why there is no tokenizer: the hub's model of a preset's name has one, the preset has not."""
-    if loaded.weights == "random" and configs.find(loaded.id) is not None:
+    if loaded.weights == "random" and find_preset(loaded.id) is not None:
         return f"the random weights of the preset {loaded.id} come without a tokenizer"
     return f"{loaded.id} has no tokenizer"
 

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from lacuna.architectures import table
 from lacuna.contract.errors import OutOfMemory
 from workers.faults import is_out_of_memory
 from workers.influence import mixing as tapping
@@ -172,7 +173,7 @@ def _one_layer_at_a_time(loaded: LoadedModel, model: MemoryModel) -> MemoryModel
 
 def _generous_bytes(loaded: LoadedModel, length: int) -> float:
     """More than any model was seen to need per document: about five times what a Llama saves."""
-    depth, heads = facts.layers(loaded.text_config), facts.heads(loaded.text_config)
+    depth, heads = table.layers(loaded.text_config), table.heads(loaded.text_config)
     return depth * length * (256.0 * facts.width(loaded.model) + 16.0 * heads * length)
 
 

@@ -14,6 +14,7 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
+from lacuna.architectures import table
 from lacuna.contract.base import digest
 from lacuna.contract.errors import TooLarge
 from lacuna.contract.models import ModelDescription
@@ -28,13 +29,15 @@ from lacuna.contract.profiles import (
 )
 from lacuna.theory import shape
 from service.settings import Settings
+from service.store.claims import Outcome
 from service.store.profiles import StoredProfile
 from workers import documents
 from workers.documents import DocumentSet
 from workers.instrument import Instrumentation, describe_positions, inspect
 from workers.job import wire
 from workers.job.measurement import Measurement, Subject, measure
-from workers.loop import Facts, JobContext, Outcome
+from workers.lease import JobContext
+from workers.loop import Capabilities
 from workers.models import facts, sources
 from workers.models.cache import ModelCache
 from workers.models.loaded import LoadedModel, LoadOptions, device_of, require_device
@@ -73,9 +76,9 @@ class ProfileHandler:
         self._device = str(device_of(self._options))
         self._warm: tuple[str, ...] = ()
 
-    def describe(self) -> Facts:
+    def describe(self) -> Capabilities:
         """The device, the warm models and the local ones."""
-        return Facts(self._device, self._warm, sources.names(self._options.model_dir))
+        return Capabilities(self._device, self._warm, sources.names(self._options.model_dir))
 
     def __call__(self, request: ProfileRequest, context: JobContext) -> Outcome:
         """Make the request's profile.
@@ -162,8 +165,8 @@ def check_cost(request: ProfileRequest, loaded: LoadedModel, settings: Settings)
     Raises:
         TooLarge: naming the limit.
     """
-    depth, width = facts.layers(loaded.text_config), facts.width(loaded.model)
-    asked = cost(request, depth, facts.heads(loaded.text_config), width)
+    depth, width = table.layers(loaded.text_config), facts.width(loaded.model)
+    asked = cost(request, depth, table.heads(loaded.text_config), width)
     gpu = loaded.device.type == "cuda"
     limit = settings.max_cost_gpu if gpu else settings.max_cost
     if asked > limit:

@@ -1,8 +1,7 @@
 """What a model is, read from its configuration and modules: the fields of a ModelDescription.
 
-Configurations name the same thing differently; the lists below are the names in use. Nothing here
-decides how a model is measured (that is discovered, see `workers.instrument`): these are labels,
-and the longest input.
+Nothing here decides how a model is measured (`workers.instrument` discovers that): these are
+labels, and the longest input. `lacuna.architectures.table` reads the configuration.
 """
 
 from __future__ import annotations
@@ -10,16 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from torch import nn
 from transformers import PreTrainedModel
 
+from lacuna.architectures.table import heads, layers, max_length
 from lacuna.contract.errors import TooLong
-from lacuna.contract.models import PositionalEncoding
 from workers.models.loaded import LoadedModel
-
-_LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "n_ctx")
-_WINDOWS = ("sliding_window", "window_size", "attention_window_size", "attention_chunk_size")
-_LOCAL_LAYERS = ("sliding", "chunked", "local")
 
 
 class Inspected(Protocol):
@@ -47,7 +41,7 @@ class Inspected(Protocol):
 
 
 def describe(loaded: LoadedModel, instrumentation: Inspected) -> dict[str, Any]:
-    """Fields of `lacuna.contract.models.ModelDescription`, by name."""
+    """Fields of `lacuna.contract.models.ModelDescription`, by name; all but its positions."""
     model, config = loaded.model, loaded.text_config
     return {
         "id": loaded.id,
@@ -59,8 +53,6 @@ def describe(loaded: LoadedModel, instrumentation: Inspected) -> dict[str, Any]:
         "width": width(model),
         "vocabulary": vocabulary(model),
         "parameters": loaded.parameters,
-        "positional_encoding": positional_encoding(model),
-        "window": window(config),
         "max_length": max_length(config),
         "attention_implementation": str(getattr(config, "_attn_implementation", None) or "eager"),
         "block": instrumentation.block,
@@ -68,16 +60,6 @@ def describe(loaded: LoadedModel, instrumentation: Inspected) -> dict[str, Any]:
         "support_notes": [*instrumentation.reasons, *instrumentation.warnings],
         "tokenizer_digest": loaded.tokenizer_digest,
     }
-
-
-def layers(config: Any) -> int:
-    """Number of decoder layers."""
-    return _first_int(config, ("num_hidden_layers", "n_layer", "n_layers", "num_layers")) or 0
-
-
-def heads(config: Any) -> int:
-    """Query heads per layer; the largest number where layers differ."""
-    return _first_int(config, ("num_attention_heads", "n_head", "n_heads", "num_heads")) or 0
 
 
 def width(model: PreTrainedModel) -> int:
@@ -97,11 +79,6 @@ def scores(model: PreTrainedModel) -> int:
     return vocabulary(model) if weight is None else int(weight.shape[0])
 
 
-def max_length(config: Any) -> int | None:
-    """Longest input that the configuration declares; None when it names no limit (BLOOM)."""
-    return _first_int(config, _LENGTHS)
-
-
 def check_length(model: str, config: Any, length: int, field: str = "sequence_length") -> None:
     """Refuse inputs longer than the model's position table or declared context.
 
@@ -116,67 +93,5 @@ def check_length(model: str, config: Any, length: int, field: str = "sequence_le
         )
 
 
-def window(config: Any) -> int | None:
-    """Sliding-window (or chunk) length in keys, if any layer has one."""
-    if getattr(config, "use_sliding_window", None) is False:
-        return None
-    kinds = _layer_kinds(config)
-    if kinds and not any(kind.startswith(_LOCAL_LAYERS) for kind in kinds):
-        return None
-    return _first_int(config, _WINDOWS)
-
-
-def positional_encoding(model: PreTrainedModel) -> PositionalEncoding:
-    """How the model knows where a token stands."""
-    config = model.config.get_text_config()
-    if _uses_alibi(config):
-        return "alibi"
-    names = {type(module).__name__.lower() for module in model.modules()}
-    fields = ("rope_parameters", "rotary_dim")  # GPT-J keeps its rotations in a buffer
-    if any("rotary" in name for name in names) or any(getattr(config, f, None) for f in fields):
-        return "rotary"
-    if any("sinusoidal" in name for name in names):
-        return "sinusoidal"
-    if any("relative" in name for name in names) or hasattr(
-        config, "relative_attention_num_buckets"
-    ):
-        return "relative"
-    if _has_position_table(model, max_length(config)):
-        return "learned"
-    return "other"
-
-
-def _uses_alibi(config: Any) -> bool:
-    nested = getattr(config, "attn_config", None)
-    declared = getattr(config, "alibi", getattr(nested, "alibi", None))
-    return config.model_type == "bloom" if declared is None else bool(declared)
-
-
-def _has_position_table(model: PreTrainedModel, length: int | None) -> bool:
-    tokens = _embeddings(model)
-    # OPT and its kin keep two rows in front of the table.
-    return length is not None and any(
-        isinstance(module, nn.Embedding)
-        and module is not tokens
-        and module.num_embeddings in (length, length + 1, length + 2)
-        for module in model.modules()
-    )
-
-
-def _layer_kinds(config: Any) -> list[str]:
-    kinds = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
-    return [str(kind) for kind in kinds] if isinstance(kinds, (list, tuple)) else []
-
-
 def _embeddings(model: PreTrainedModel) -> Any:
     return model.get_input_embeddings()
-
-
-def _first_int(config: Any, names: Sequence[str]) -> int | None:
-    for name in names:
-        value = getattr(config, name, None)
-        if isinstance(value, (list, tuple)) and value:
-            value = max(value)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    return None

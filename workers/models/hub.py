@@ -27,7 +27,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from lacuna.architectures import configs
+from lacuna.architectures.table import find_preset
 from lacuna.contract.errors import ModelGated, ModelNotFound, ModelUnreachable
 from workers.models import demo, weights
 from workers.models.loaded import LoadOptions
@@ -191,7 +191,7 @@ def _unreachable(model: str) -> ModelUnreachable:
 
 def _without_hub(model: str) -> str:
     """What can be measured all the same, the nearest first."""
-    known = configs.find(model)
+    known = find_preset(model)
     random = f"`preset:{known.name if known else 'NAME'}` with `weights: random`"
     others = ["`local:NAME`", *(f"`demo:{name}`" for name in demo.DEMOS)]
     return f"no hub is needed for {random}, {', '.join(others[:-1])} and {others[-1]}"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lacuna.architectures import configs
+from lacuna.architectures.table import KnownArchitecture, find_preset, presets
 from lacuna.contract.errors import ModelNotFound, ModelUnsupported, TooLarge
 from lacuna.contract.profile_requests import ProfileRequest
 from workers.models import demo, hub, weights
@@ -163,7 +163,7 @@ class Resolved:
     model: str
     revision: str
     pretrained: bool
-    place: hub.Snapshot | configs.Preset | Path
+    place: hub.Snapshot | KnownArchitecture | Path
 
 
 def resolve(request: ProfileRequest, options: LoadOptions) -> Resolved:
@@ -173,7 +173,7 @@ def resolve(request: ProfileRequest, options: LoadOptions) -> Resolved:
         ModelNotFound, ModelGated, ModelUnreachable.
     """
     model, pretrained = request.model, request.weights == "pretrained"
-    place: hub.Snapshot | configs.Preset | Path
+    place: hub.Snapshot | KnownArchitecture | Path
     if model.startswith("demo:"):
         _no_revision(request)
         name = model.removeprefix("demo:")
@@ -183,11 +183,11 @@ def resolve(request: ProfileRequest, options: LoadOptions) -> Resolved:
         _no_revision(request)
         place = find(model.removeprefix("local:"), options.model_dir)
         revision = digest(place)
-    elif not pretrained and request.revision is None and (preset := configs.find(model)):
+    elif not pretrained and request.revision is None and (preset := find_preset(model)):
         place, revision = preset, _digest(preset.config)
     elif model.startswith("preset:"):
         _no_revision(request)
-        known = ", ".join(configs.presets())
+        known = ", ".join(presets())
         raise ModelNotFound(
             f"`model`: no preset is named {model!r}; there is {known}", field="model"
         )
@@ -204,7 +204,7 @@ def fetch(resolved: Resolved, options: LoadOptions) -> Source:
         ModelNotFound, ModelGated, ModelUnreachable, ModelUnsupported, WeightsUnsafe.
     """
     model, pretrained, place = resolved.model, resolved.pretrained, resolved.place
-    if isinstance(place, configs.Preset):
+    if isinstance(place, KnownArchitecture):
         return Source(model, resolved.revision, False, dict(place.config), None, False)
     if isinstance(place, hub.Snapshot):
         folder = hub.fetch(place, options, pretrained=pretrained)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from lacuna.contract.models import ModelCatalogue
-from service.answers import catalogue
 from service.gateway.dependencies import ServicesHere
 from service.gateway.openapi import problems
 
@@ -15,4 +14,4 @@ router = APIRouter(prefix="/v1/models", tags=["models"])
 @router.get("", summary="List models", responses=problems(401, 422, 429, 503))
 async def models(services: ServicesHere) -> ModelCatalogue:
     """Models and architectures, and what each live worker holds warm on which device."""
-    return catalogue.catalogue(await services.profiles.roster())
+    return await services.profiles.catalogue()

@@ -262,7 +262,7 @@ async def test_a_fault_of_ours_is_a_problem_without_details(
     def broken(*arguments: object, **named: object) -> None:
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr("service.answers.catalogue.catalogue", broken)
+    monkeypatch.setattr("service.answers.profiles.Profiles.catalogue", broken)
     answer = await client.get("/v1/models", headers={"X-Request-ID": "abc-1"})
     document = assert_problem(answer, 500, "internal_error")
     assert "secret" not in answer.text

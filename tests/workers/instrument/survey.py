@@ -27,7 +27,7 @@ from workers.second_moment import moments
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = ROOT / "docs" / "models.md"
-CATALOGUE = ROOT / "service" / "usecases" / "architectures.json"
+CATALOGUE = ROOT / "lacuna" / "architectures" / "measurable.json"
 LENGTH = 24
 
 

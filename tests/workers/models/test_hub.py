@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from lacuna.architectures.table import DEMO
 from lacuna.contract.errors import (
     LacunaError,
     ModelGated,
@@ -21,7 +22,6 @@ from lacuna.contract.errors import (
     WeightsUnsafe,
 )
 from lacuna.contract.profile_requests import ProfileRequest
-from service.answers import catalogue
 from workers.models import hub
 from workers.models.loaded import LoadOptions
 from workers.models.loading import load
@@ -147,7 +147,7 @@ def test_without_the_hub_what_needs_none_is_named(
         f"no hub is needed for `{preset}` with `weights: random`, `local:NAME` and `demo:" in said
     )
     for name in re.findall(r"demo:[\w-]+", said):
-        assert name in catalogue.DEMO
+        assert name in DEMO
 
 
 def test_a_missing_revision_is_named(
