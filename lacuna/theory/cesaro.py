@@ -17,6 +17,7 @@ M^k[n-1, j] = C(n-1, j) int_0^1 x^j (1-x)^(n-1-j) (ln 1/x)^(k-1)/(k-1)! dx, whic
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +31,7 @@ _DEEPEST = 1e6
 """ln(1/p) up to which a boundary is sought: p = 0 in float64 long before."""
 
 
-def finite(n: int, layers: int, a: float) -> F64:
+def finite(n: int, layers: int, a: float, check: Callable[[], object] | None = None) -> F64:
     """Last row of N^layers for n tokens.
 
     >>> finite(4, 2, 1.0).round(6).tolist()  # 25/48, 13/48, 7/48, 1/16
@@ -40,6 +41,7 @@ def finite(n: int, layers: int, a: float) -> F64:
         n: >= 1.
         layers: H >= 1.
         a: mixing coefficient in [0, 1].
+        check: called before each layer; what it raises ends the computation.
 
     Returns:
         [n], sum 1.
@@ -52,6 +54,8 @@ def finite(n: int, layers: int, a: float) -> F64:
     share = a / np.arange(1.0, n + 1)
     work = np.empty(n)
     for _ in range(layers):
+        if check is not None:
+            check()
         np.multiply(row, share, out=work)
         np.cumsum(work[::-1], out=work[::-1])
         row *= 1.0 - a

@@ -10,7 +10,7 @@ Source: [S] arXiv 2602.16837, sections 3 to 5; the attention-only collapse [W] a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,7 +30,9 @@ NOT_COLLAPSED_HERE = "not collapsed at this depth"
 COLLAPSED_HERE = "collapsed onto the first token at this depth"
 
 
-def rollout(kernels: Sequence[Kernel], mixing: npt.ArrayLike) -> F64:
+def rollout(
+    kernels: Sequence[Kernel], mixing: npt.ArrayLike, check: Callable[[], object] | None = None
+) -> F64:
     """Influence of each token on the last one: the last row of P.
 
     >>> from lacuna.theory.kernels import uniform
@@ -40,6 +42,7 @@ def rollout(kernels: Sequence[Kernel], mixing: npt.ArrayLike) -> F64:
     Args:
         kernels: T kernels of one length n, layer 0 first.
         mixing: [T], lambda_t; or [T, n], lambda_t(i) per token i; in [0, 1].
+        check: called before each layer; what it raises ends the computation (a deadline, say).
 
     Returns:
         [n], >= 0, sum 1 (to rounding).
@@ -51,6 +54,8 @@ def rollout(kernels: Sequence[Kernel], mixing: npt.ArrayLike) -> F64:
     row = np.zeros(kernels[0].length)
     row[-1] = 1.0
     for kernel, coefficient in zip(reversed(kernels), reversed(coefficients), strict=True):
+        if check is not None:
+            check()
         if coefficient.size == 1 and coefficient.item() == 1.0:
             row = kernel.apply(row)
         elif coefficient.any():
@@ -145,6 +150,7 @@ def collapse(
     *,
     causal: bool = True,
     diverges: bool | None = None,
+    check: Callable[[], object] | None = None,
 ) -> Collapse:
     """Does influence collapse onto the first token as layers are added?
 
@@ -160,12 +166,18 @@ def collapse(
         influence: [n], `rollout(kernels, mixing)`.
         causal: whether the mask is causal; otherwise the theorem does not apply.
         diverges: whether the schedule's sum diverges with depth; None: unknown.
+        check: called before each distinct kernel; what it raises ends the computation.
     """
     coefficients = _mixing(kernels, mixing)
     lambdas = np.array([float(c.mean()) for c in coefficients])
     peaks = np.array([float(c.max()) for c in coefficients])
-    distinct = {id(kernel): kernel for kernel in kernels}  # layers share kernels
-    deltas = {key: kernel.off_diagonal_mass() for key, kernel in distinct.items()}
+    deltas: dict[int, float] = {}  # layers share kernels
+    for kernel in kernels:
+        if id(kernel) in deltas:
+            continue
+        if check is not None:
+            check()
+        deltas[id(kernel)] = kernel.off_diagonal_mass()
     off = float(peaks @ np.array([deltas[id(k)] for k in kernels]))
     first, last = (float(np.clip(influence[i], 0.0, 1.0)) for i in (0, -1))
     positive = influence[influence > 0]
