@@ -1,1 +1,1 @@
-"""The workers: they load models, measure influence profiles and predict them from theory."""
+"""The workers: they load models, measure influence profiles, and predict them from theory."""

@@ -1,6 +1,6 @@
-"""`python -m workers`: one worker. Settings come from `LACUNA_` variables.
+"""`python -m workers`: one worker. Its settings are the environment's `LACUNA_` variables.
 
-Exit status: 0 after a signal, and those of `workers.faults`.
+Exit status: 0 after a signal, otherwise one of those in `workers.faults`.
 """
 
 from __future__ import annotations
@@ -28,58 +28,14 @@ from workers.results import PendingResults
 
 log = logging.getLogger("workers")
 
-_FIRST_CONTACT_SECONDS = 2.0
-
-
-def queues_of(settings: Settings, device: str) -> tuple[QueueName, ...]:
-    """The queues that a worker serves: a GPU worker also takes CPU jobs when no others wait."""
-    if settings.queue != "auto":
-        return (settings.queue,)
-    return ("gpu", "cpu") if device.startswith("cuda") else ("cpu",)
-
-
-def run(settings: Settings, handler: Handler) -> int:
-    """Serve the queue with a handler until told to stop; returns the exit status."""
-    client = connect(settings.store_url)
-    device = handler.describe().device
-    store = ClaimStore(
-        client,
-        name=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}",
-        queues=queues_of(settings, device),
-        lease=settings.lease_seconds,
-        max_attempts=settings.max_attempts,
-        job_ttl=settings.job_ttl,
-        max_finished=settings.max_finished_jobs,
-    )
-    info = _first_contact(client)
-    if problem := policy_problem(info):
-        if settings.eviction_policy_check == "refuse":
-            log.critical(problem)
-            return EXIT_CONFIG
-        log.warning(problem)
-    if problem := durability_problem(info):
-        log.warning(problem)
-    pending = PendingResults(settings.data_dir / "pending-results")
-    return Worker(store, handler, pending, grace=settings.grace_seconds).run()
-
-
-def _first_contact(client: redis.Redis) -> dict[str, object]:
-    """Wait for the store; a worker may well start before it does."""
-    while True:
-        try:
-            return dict(client.info())
-        except (redis.RedisError, OSError) as error:
-            if not is_outage(error):
-                raise
-            log.warning("waiting for the store", extra={"why": str(error)[:200]})
-            time.sleep(_FIRST_CONTACT_SECONDS)
+_RETRY_SECONDS = 2.0
 
 
 def main(make_handler: Callable[[Settings], Handler] | None = None) -> int:
-    """Start a worker from the environment.
+    """Run a worker with the settings of the environment; return the exit status.
 
     Args:
-        make_handler: builds the handler; None is the one that measures profiles.
+        make_handler: builds what runs the jobs; None builds the one that measures profiles.
     """
     try:
         settings = Settings()
@@ -93,21 +49,65 @@ def main(make_handler: Callable[[Settings], Handler] | None = None) -> int:
         log.critical(str(error))
         return EXIT_CONFIG
     except Exception:
-        # Through the log, which masks secrets; the supervisor starts a fresh process.
-        log.critical("the worker ends by a fault of its own", exc_info=True)
+        # Through the log, which masks secrets. The supervisor starts a fresh process.
+        log.critical("the worker ends because of an internal error", exc_info=True)
         return 1
 
 
+def run(settings: Settings, handler: Handler) -> int:
+    """Serve the queue with a handler until a signal; return the exit status."""
+    client = connect(settings.store_url)
+    device = handler.describe().device
+    store = ClaimStore(
+        client,
+        name=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}",
+        queues=queues_of(settings, device),
+        lease=settings.lease_seconds,
+        max_attempts=settings.max_attempts,
+        job_ttl=settings.job_ttl,
+        max_finished=settings.max_finished_jobs,
+    )
+    info = _wait_for_store(client)
+    if problem := policy_problem(info):
+        if settings.eviction_policy_check == "refuse":
+            log.critical(problem)
+            return EXIT_CONFIG
+        log.warning(problem)
+    if problem := durability_problem(info):
+        log.warning(problem)
+    pending = PendingResults(settings.data_dir / "pending-results")
+    return Worker(store, handler, pending, grace=settings.grace_seconds).run()
+
+
+def queues_of(settings: Settings, device: str) -> tuple[QueueName, ...]:
+    """The queues that a worker serves. A GPU worker takes CPU jobs when no GPU job waits."""
+    if settings.queue != "auto":
+        return (settings.queue,)
+    return ("gpu", "cpu") if device.startswith("cuda") else ("cpu",)
+
+
+def _wait_for_store(client: redis.Redis) -> dict[str, object]:
+    """The store's INFO, once it answers; a worker may start before the store does."""
+    while True:
+        try:
+            return dict(client.info())
+        except (redis.RedisError, OSError) as error:
+            if not is_outage(error):
+                raise
+            log.warning("waiting for the store", extra={"why": str(error)[:200]})
+            time.sleep(_RETRY_SECONDS)
+
+
 def _profile_handler(settings: Settings) -> Handler:
-    # cuBLAS is only deterministic with workspaces of a fixed size, and reads this once.
+    # cuBLAS is deterministic only with workspaces of a fixed size, and reads this variable once.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # Loads torch, which takes seconds: not before the settings are known to be good.
+    # This imports torch, which takes seconds, so the settings are checked first.
     from workers.job import ProfileHandler
 
     client = connect(settings.store_url)
 
-    def profile_exists(profile_id: str) -> StoredProfile | None:
-        # Only spares work: while the store is away, the job measures as if nothing were there.
+    def find_profile(profile_id: str) -> StoredProfile | None:
+        # A stored profile only saves work: while the store is away, the job measures.
         try:
             return read_profile(client, profile_id)
         except (redis.RedisError, OSError) as error:
@@ -116,20 +116,20 @@ def _profile_handler(settings: Settings) -> Handler:
             return None
 
     def publish(document: str) -> None:
-        # Serves texts in placements alone: no reason to lose a profile.
+        # Only placements of texts need the tokenizer: a failure must not cost the profile.
         try:
             publish_tokenizer(client, document)
         except (redis.RedisError, OSError) as error:
             log.warning("the tokenizer was not published", extra={"why": str(error)[:200]})
 
-    handler: Handler = ProfileHandler(settings, profile_exists, publish)
+    handler: Handler = ProfileHandler(settings, find_profile, publish)
     return handler
 
 
 if __name__ == "__main__":
     status = main()
     if status == EXIT_DEVICE:
-        # With a broken CUDA context the interpreter's own clean-up may hang.
+        # With a broken CUDA context the interpreter's own cleanup may hang.
         logging.shutdown()
         os._exit(status)
     sys.exit(status)

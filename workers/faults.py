@@ -1,8 +1,8 @@
-"""Exceptions of a job, sorted: those that fail the job, and those after which the process must die.
+"""Which exceptions fail a job, and after which the process must end. Start at `classify`.
 
-Decided by class, and by asking the device; not by the wording of messages, except for failed
-allocations that torch reports by wording alone. Imports no torch: where torch was never loaded,
-none of its exceptions can arrive.
+The class of an exception decides, and a test of the device. The wording of a message decides only
+for failed allocations that torch reports in no other way. This module does not import torch: where
+torch was never loaded, none of its exceptions can arrive.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ log = logging.getLogger(__name__)
 
 
 class Misconfigured(Exception):
-    """The settings ask for what this machine has not; the message is one line."""
+    """The settings ask for something that this machine does not have; the message is one line."""
 
 
 class DeviceBroken(Exception):
-    """The device is of no more use to this process."""
+    """This process can no longer use the device."""
 
 
 @dataclass(frozen=True)
 class Fatal:
-    """The process must end with this status and leave the job to another."""
+    """The process must end with this status; another process runs the job."""
 
     exit_code: int
     reason: str
@@ -67,10 +67,10 @@ def classify(error: BaseException, request: ProfileRequest | None = None) -> Fai
 
     Args:
         error: what the handler raised.
-        request: the job's request, if it could be read; makes the sentence about memory concrete.
+        request: the job's request, if it could be read; the message about memory names its length.
 
     Returns:
-        The job's failure, or `Fatal` when the process is poisoned.
+        The job's failure, or `Fatal` when this process can run no further job.
     """
     if isinstance(error, LacunaError):
         return _failure(error)
@@ -86,17 +86,17 @@ def classify(error: BaseException, request: ProfileRequest | None = None) -> Fai
 
 
 def clean_up() -> None:
-    """Give back the memory of a job that failed or was broken off."""
+    """Free the memory of a job that failed or was interrupted."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        # A broken device raises here too; the next job finds that out for itself.
+        # A broken device raises here too; then the next job fails and ends the process.
         with contextlib.suppress(RuntimeError):
             torch.cuda.empty_cache()
 
 
 def _failure(error: LacunaError) -> Failure:
-    # What a model cannot do is found out deep inside, where nobody knows of requests.
+    # The code that finds out what a model cannot do does not know the request's fields.
     field = "model" if error.field is None and isinstance(error, ModelError) else error.field
     return Failure(code=error.code, detail=error.detail, retryable=error.retryable, field=field)
 
@@ -112,9 +112,8 @@ def _memory_sentence(request: ProfileRequest | None) -> str:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception means that an allocation failed, on the host or on the device.
 
-    torch has a class for its own allocator on accelerators. Others are told apart by the driver's
-    error code, or by wording alone: the CPU's allocator, the driver, libraries with memory of
-    their own.
+    torch has a class for its own allocator on accelerators. Failures of the driver, of the CPU's
+    allocator and of libraries that allocate for themselves have an error code, or only a wording.
     """
     if isinstance(error, MemoryError) or _is_a(error, "OutOfMemoryError"):
         return True
@@ -124,9 +123,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     return coded or any(part in str(error) for part in _NO_MEMORY_MESSAGES)
 
 
-def ours(error: BaseException) -> bool:
-    """Whether an exception is our machine's and not the model's: memory ran out, or the device is
-    at fault. Who tries out whether a model's code runs must let it through.
+def is_machine_fault(error: BaseException) -> bool:
+    """Whether the machine caused an exception, and not the model: out of memory, or a bad device.
+
+    Code that tries whether a model's own code runs must let such an exception through.
     """
     if is_out_of_memory(error) or isinstance(error, DeviceBroken):
         return True
@@ -134,20 +134,20 @@ def ours(error: BaseException) -> bool:
 
 
 def _is_a(error: BaseException, name: str) -> bool:
-    """Whether it is of this class of torch's, if torch is there at all."""
+    """Whether it is an instance of torch's class of that name."""
     found: Any = getattr(sys.modules.get("torch"), name, None)
     return isinstance(found, type) and isinstance(error, found)
 
 
 def _device_broken(error: BaseException) -> bool:
-    """An error of the device that it does not survive; others spare the process."""
+    """Whether the device is unusable after this error; many errors leave it usable."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(error, RuntimeError):
         return False
     if not torch.cuda.is_initialized():
         return _is_a(error, "AcceleratorError")
-    # Some errors are sticky, others are of one launch; libraries on top raise a bare RuntimeError
-    # for either: ask the device whether it still works.
+    # Some errors stay until the process ends, others concern one kernel launch, and libraries raise
+    # a plain RuntimeError for both. So run something on the device and see.
     try:
         torch.cuda.synchronize()
         torch.ones(8, device="cuda").sum().item()

@@ -1,7 +1,7 @@
 """`python -m workers.health`: whether a worker of this host is alive, for container probes.
 
-Exit status 0 when one has announced itself lately, 1 when none has. While the store is away nobody
-can tell: that is 0, since restarting a worker then would only lose its running job.
+Exit status 0 when one has announced itself in the last seconds, 1 when none has. While the store is
+away the status is 0: nobody can tell, and a restart would only lose the running job.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ async def alive(store_url: str, host: str) -> bool:
     """Whether a live worker's name begins with this host's."""
     client = connect_async(store_url)
     try:
-        # Names alone: what workers of another version say of themselves is no matter of health.
+        # Only names: a worker of another version may describe itself in a form we cannot read.
         return any(name.startswith(f"{host}-") for name in await names(client))
     except StoreUnavailable:
         return True

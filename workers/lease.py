@@ -1,8 +1,9 @@
-"""Keeping a job's lease from outside the thread that computes.
+"""The lease of the running job: who keeps it, and how the job learns that it must stop.
 
-The keeper is a thread: torch, numpy and safetensors release the interpreter lock in long calls, and
-a thread freezes together with its process, so a stopped worker cannot keep a job that it does not
-work on. It beats once a second: the lease is renewed, progress goes out, a cancel comes in.
+`Keeper` is a thread that beats once a second: it renews the lease, sends progress, and receives a
+cancellation. torch, numpy and safetensors release the interpreter lock in long calls, so the thread
+beats while the job computes. It freezes together with its process, so a worker that is stopped
+cannot keep a job that it does not work on. `JobContext` is what the job sees.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ log = logging.getLogger(__name__)
 BEAT_SECONDS = 1.0
 ANNOUNCE_SECONDS = 5.0
 STOP_PATIENCE_SECONDS = 5.0
-"""After the grace period: how long a job may take to notice it."""
+"""How long a job may run after the grace period before its process is ended."""
 CANCEL_PATIENCE_SECONDS = 300.0
-"""How long a cancelled or lost job may compute on without a check before its process is ended."""
+"""How long a cancelled or lost job may run without a check before its process is ended."""
 
 
 class Interruption(Exception):
-    """Raised by `JobContext.check` when the job must not go on. Let it through."""
+    """Raised by `JobContext.check` when the job must stop. Handlers let it through."""
 
 
-class Cancelled(Interruption):
-    """Nobody wants the job any more."""
+class JobCancelled(Interruption):
+    """A client cancelled the job."""
 
 
 class LeaseLost(Interruption):
@@ -46,17 +47,16 @@ class GiveBack(Interruption):
     """This worker is stopping; another will run the job."""
 
 
-class Verdict(Enum):
-    """Whether a job may go on, and why not."""
+class StopReason(Enum):
+    """Why a job must stop, with the exception that says so."""
 
-    GO_ON = None
-    CANCELLED = Cancelled
+    CANCELLED = JobCancelled
     LOST = LeaseLost
     GIVE_BACK = GiveBack
 
 
 class Shutdown:
-    """The wish to stop: set by a signal, read by loop and keeper.
+    """The request to stop: set by a signal, read by the loop and the keeper.
 
     Args:
         grace: seconds that a running job may still take.
@@ -64,55 +64,56 @@ class Shutdown:
 
     def __init__(self, grace: float) -> None:
         self._grace = grace
-        # A plain flag: the signal handler may interrupt whoever holds an Event's lock.
+        # A plain flag. The signal handler runs in the main thread, between any two steps of it: had
+        # that thread just taken an Event's lock, setting the Event here would wait forever.
         self._requested = False
         self._deadline = float("inf")
 
     def request(self) -> None:
-        """Stop soon; asked a second time, at once."""
+        """Stop when the grace period ends; a second request ends it now."""
         self._deadline = time.monotonic() + (0.0 if self._requested else self._grace)
         self._requested = True
 
     @property
     def requested(self) -> bool:
-        """Whether the process shall stop."""
+        """Whether a signal asked the process to stop."""
         return self._requested
 
     @property
     def left(self) -> float:
-        """Seconds of grace left; infinite while no stop is asked for."""
+        """Seconds of grace left; infinite before a request."""
         return self._deadline - time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep, but not past a wish to stop."""
+        """Sleep, and wake early when a stop is requested."""
         end = time.monotonic() + seconds
         while not self._requested and (left := end - time.monotonic()) > 0:
             time.sleep(min(0.05, left))
 
 
 class JobContext:
-    """What a handler sees of the queue: it reports progress, and asks whether to go on."""
+    """What a handler sees of the queue: it reports progress, and asks whether it must stop."""
 
     def __init__(self, claim: Claim, shutdown: Shutdown) -> None:
         self.claim = claim
         self._shutdown = shutdown
         self._progress, self._message = 0.0, ""
         self._started = time.monotonic()
-        self._verdict = Verdict.GO_ON
-        self._verdict_at = 0.0
+        self._stop_reason: StopReason | None = None
+        self._stop_at = 0.0
 
     def progress(self, fraction: float, message: str = "") -> None:
-        """Report how far the job is, in [0, 1]. Cheap: it is sent once a second at most."""
+        """Report how far the job is, in [0, 1]. The keeper sends it once a second."""
         self._progress, self._message = min(1.0, max(0.0, fraction)), message
 
     def check(self) -> None:
-        """Call between batches.
+        """Go on or stop; call it several times a second.
 
         Raises:
-            Cancelled, LeaseLost, GiveBack: stop now; the loop knows what to do.
+            JobCancelled, LeaseLost, GiveBack: stop now; the loop knows what to do.
         """
-        if self.verdict is not Verdict.GO_ON:
-            raise self.verdict.value("the job must stop")
+        if (reason := self.stop_reason) is not None:
+            raise reason.value("the job must stop")
 
     @property
     def reported(self) -> tuple[float, str]:
@@ -120,25 +121,25 @@ class JobContext:
         return self._progress, self._message
 
     @property
-    def verdict(self) -> Verdict:
-        """Whether the job may go on."""
-        if self._verdict is Verdict.GO_ON and self._shutdown.requested and not self._fits():
-            self.decide(Verdict.GIVE_BACK)
-        return self._verdict
+    def stop_reason(self) -> StopReason | None:
+        """Why the job must stop; None while it may go on."""
+        if self._stop_reason is None and self._shutdown.requested and not self._fits():
+            self.stop(StopReason.GIVE_BACK)
+        return self._stop_reason
 
     @property
     def overdue(self) -> float:
         """Seconds since the job should have stopped; 0 while it may go on."""
-        return 0.0 if self.verdict is Verdict.GO_ON else time.monotonic() - self._verdict_at
+        return 0.0 if self.stop_reason is None else time.monotonic() - self._stop_at
 
-    def decide(self, verdict: Verdict) -> None:
-        """The job must stop. The first reason stands."""
-        if self._verdict is Verdict.GO_ON:
-            self._verdict_at = time.monotonic()
-            self._verdict = verdict
+    def stop(self, reason: StopReason) -> None:
+        """Tell the job to stop. The first reason counts."""
+        if self._stop_reason is None:
+            self._stop_at = time.monotonic()
+            self._stop_reason = reason
 
     def _fits(self) -> bool:
-        """Whether the rest of the job fits into the grace period, as far as one can tell."""
+        """Whether the rest of the job fits into the grace period, judged by its progress."""
         if self._shutdown.left <= 0:
             return False
         if self._progress < 0.05:
@@ -152,8 +153,8 @@ class Keeper:
 
     Args:
         store: the queue.
-        shutdown: the wish to stop.
-        announce: tells the gateways that this worker lives; called every few seconds.
+        shutdown: the request to stop.
+        announce: tells the gateways that this worker is alive; called every few seconds.
         on_outage: called whenever Redis does not answer.
     """
 
@@ -170,7 +171,7 @@ class Keeper:
         self._current: JobContext | None = None
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        # Two, for what an announcement tells may be read from a disk that hangs.
+        # Two threads: an announcement lists the models on a disk, and a disk may hang.
         tasks = {"lease keeper": (self._keep, interval), "announcer": (announce, ANNOUNCE_SECONDS)}
         self._threads = [
             threading.Thread(target=self._repeat, args=task, name=name, daemon=True)
@@ -178,25 +179,25 @@ class Keeper:
         ]
 
     def start(self) -> None:
-        """Begin."""
+        """Start both threads."""
         for thread in self._threads:
             thread.start()
 
     def close(self) -> None:
-        """End both threads; one that hangs is left behind."""
+        """End both threads; one that hangs is abandoned."""
         self._ended.set()
         for thread in self._threads:
             thread.join(timeout=15)
 
     def hold(self, claim: Claim) -> JobContext:
-        """Keep this job's lease from now on."""
+        """Keep this job's lease until `drop`."""
         context = JobContext(claim, self._shutdown)
         with self._lock:
             self._current = context
         return context
 
     def drop(self) -> None:
-        """Keep no lease; no beat is under way when this returns."""
+        """Keep no lease. When this returns no beat is running."""
         with self._lock:
             self._current = None
 
@@ -212,7 +213,7 @@ class Keeper:
                 call()
             except Exception as error:
                 pause = min(interval, BEAT_SECONDS)
-                # Whatever it is, the lease must be kept: this thread does not end.
+                # This thread must not end: without it the lease expires.
                 if is_outage(error):
                     self._on_outage()
                 else:
@@ -222,26 +223,26 @@ class Keeper:
 
     def _beat(self, context: JobContext) -> None:
         try:
-            # Beats go on after a verdict: the job is ours until the loop has settled it.
+            # Beats continue after a stop reason: the job is ours until the loop settles it.
             answer = self._store.beat(context.claim, *context.reported)
             if answer == "lost":
-                context.decide(Verdict.LOST)
+                context.stop(StopReason.LOST)
             elif answer == "cancel":
-                context.decide(Verdict.CANCELLED)
+                context.stop(StopReason.CANCELLED)
         finally:
             self._end_if_stuck(context)
 
     def _end_if_stuck(self, context: JobContext) -> None:
-        verdict = context.verdict
-        stopping = verdict is Verdict.GIVE_BACK
+        reason = context.stop_reason
+        stopping = reason is StopReason.GIVE_BACK
         patience = STOP_PATIENCE_SECONDS if stopping else CANCEL_PATIENCE_SECONDS
-        if context.overdue <= patience:
+        if reason is None or context.overdue <= patience:
             return
-        log.critical("the job does not stop; ending the process", extra={"reason": verdict.name})
+        log.critical("the job does not stop; ending the process", extra={"reason": reason.name})
         try:
             if stopping:
                 self._store.release(context.claim)
-            elif verdict is Verdict.CANCELLED:
+            elif reason is StopReason.CANCELLED:
                 self._store.cancelled(context.claim)
         except (redis.RedisError, OSError):
             log.exception("could not settle the job; its lease will expire")

@@ -1,13 +1,14 @@
-"""The worker's life: claim a job, keep its lease, run it, report. One job at a time; no torch here.
+"""The life of a worker: claim a job, keep its lease, run it, report. One job at a time; no torch.
 
-What happens when things go wrong:
+Start at `Worker.run`. What happens when something goes wrong:
 
-    this process dies           the lease expires, the job runs elsewhere; after 3 times it fails
-    this process freezes        the same; when it wakes, its lease is lost and it cannot write
-    Redis goes away             the job runs on; its result is written to disk and sent later
-    the job raises              the job fails with a reason (`faults.classify`)
-    the device breaks           the process ends with `faults.EXIT_DEVICE`; the job runs elsewhere
-    SIGTERM                     the job ends within the grace period or is given back
+    this process dies       the lease expires and another worker runs the job; the third time it
+                            fails
+    this process freezes    the same; when it wakes its lease is lost, so it cannot write
+    Redis goes away         the job continues; its result is written to disk and sent later
+    the job raises          the job fails with a reason (`faults.classify`)
+    the device breaks       the process ends with `faults.EXIT_DEVICE`; another runs the job
+    SIGTERM                 the job ends within the grace period, or it is given back
 """
 
 from __future__ import annotations
@@ -31,9 +32,8 @@ from service.store.connection import is_outage
 from workers.faults import Fatal, classify, clean_up
 from workers.lease import (
     ANNOUNCE_SECONDS,
-    Cancelled,
     GiveBack,
-    Interruption,
+    JobCancelled,
     JobContext,
     Keeper,
     LeaseLost,
@@ -41,19 +41,23 @@ from workers.lease import (
 )
 from workers.results import PendingResults, Results
 
-__all__ = ["Cancelled", "Facts", "GiveBack", "Handler", "Interruption", "JobContext", "LeaseLost",
-           "Outcome", "Worker"]  # fmt: skip
-
 log = logging.getLogger(__name__)
 
 MEND_SECONDS = 600.0
+"""How often the worker repairs what crashed processes left in the queue."""
 FORGET_SECONDS = 60.0
-"""At most this often the store's file is written anew, to be rid of callers' own texts."""
+"""Shortest time between two rewrites of the store's file, which remove callers' own texts."""
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What a handler offers: its device, the models in its memory, the local ones it can load."""
+class Capabilities:
+    """What a handler can run.
+
+    Attributes:
+        device: "cpu", "cuda" or "cuda:N".
+        warm: ids of the models in its memory.
+        local: names of the local models that it can load.
+    """
 
     device: str
     warm: Sequence[str] = ()
@@ -66,12 +70,12 @@ class Handler(Protocol):
     def __call__(self, request: ProfileRequest, context: JobContext) -> Outcome:
         """Measure; call `context.check()` several times a second and let its exceptions through."""
 
-    def describe(self) -> Facts:
-        """What is on offer now; called from another thread, so it must not compute."""
+    def describe(self) -> Capabilities:
+        """What it can run now. It is called from another thread, so it must not compute."""
 
 
 class Worker:
-    """Runs jobs until it is told to stop.
+    """Runs jobs until a signal stops it.
 
     Args:
         store: the queue.
@@ -87,16 +91,16 @@ class Worker:
         self._shutdown = Shutdown(grace)
         self._keeper = Keeper(store, self._shutdown, self._announce, self._note_outage)
         self._results = Results(store, pending, self._shutdown, self._note_outage)
-        self._facts = handler.describe()
-        # Whoever starts now may be starting because of an outage, and cannot know of it.
+        self._capabilities = handler.describe()
+        # This process may have started because of an outage, which it then cannot know of.
         self._outage_at = time.monotonic()
         self._expire_at = 0.0
         self._forget_at = 0.0
-        # The first look comes soon: this start may be the one after an accident.
+        # The first repair comes soon: this may be the first start after a crash.
         self._mend_at = time.monotonic() + store.lease
 
     def run(self) -> int:
-        """Work until a signal or a broken device ends it; returns the exit status.
+        """Work until a signal or a broken device ends it; return the exit status.
 
         Call it from the main thread: SIGTERM, SIGINT and, unless it is ignored, SIGHUP are handled
         while it runs.
@@ -126,7 +130,7 @@ class Worker:
         self._outage_at = time.monotonic()
 
     def _once(self) -> Fatal | None:
-        """One turn: housekeeping, then a job or a short wait for one."""
+        """Send kept results, clean up, then run a job or wait briefly for one."""
         try:
             self._results.send_kept()
             self._housekeep()
@@ -148,9 +152,9 @@ class Worker:
         now = time.monotonic()
         if now >= self._expire_at:
             self._expire_at = now + min(2.0, self._store.lease / 6)
-            # After an outage every lease looks expired, though every worker may still be at work.
-            calm = now - self._outage_at > self._store.lease
-            if calm and self._store.uptime() > self._store.lease:
+            # After an outage every lease looks expired, though all workers may still be working.
+            steady = now - self._outage_at > self._store.lease
+            if steady and self._store.uptime() > self._store.lease:
                 self._store.expire()
         if now >= self._forget_at and self._store.forget_history():
             self._forget_at = now + FORGET_SECONDS
@@ -161,49 +165,48 @@ class Worker:
     def _run_job(self, claim: Claim) -> Fatal | None:
         log.info("job starts", extra={"attempt": claim.attempt})
         context, request, started = self._keeper.hold(claim), None, time.monotonic()
-        whole = False
+        completed = False
         try:
             request = ProfileRequest.model_validate_json(claim.request)
             outcome = self._handler(request, context)
-            whole = True
+            completed = True
             settled = self._results.record(claim, outcome)
         except LeaseLost:
             settled = "lost"
-        except Cancelled:
+        except JobCancelled:
             settled = self._results.report(lambda: self._store.cancelled(claim))
         except GiveBack:
             settled = self._results.report(lambda: self._store.release(claim))
         except Exception as error:
-            verdict = classify(error, request)
-            if isinstance(verdict, Fatal):
-                return verdict
-            self._log_failure(error, verdict)
-            settled = self._results.report(lambda: self._store.fail(claim, verdict))
+            failure = classify(error, request)
+            if isinstance(failure, Fatal):
+                return failure
+            self._log_failure(error, failure)
+            settled = self._results.report(lambda: self._store.fail(claim, failure))
         finally:
             self._keeper.drop()
-        if not whole:
-            clean_up()  # here, where no traceback holds the job's tensors any more
+        if not completed:
+            clean_up()  # only here, where the traceback that held the job's tensors is gone
         seconds = round(time.monotonic() - started, 3)
         log.info("job ends", extra={"settled": settled, "seconds": seconds})
         return None
 
     def _log_failure(self, error: Exception, failure: Failure) -> None:
-        # The traceback is for faults of our own; the caller's faults need none.
+        # A traceback helps with our own faults; a caller's mistake needs none.
         trace = error if failure.code == "internal_error" else None
         log.warning("job fails", exc_info=trace, extra={"code": failure.code})
 
     def _announce(self) -> None:
         try:
-            self._facts = self._handler.describe()
+            self._capabilities = self._handler.describe()
         except Exception:
-            log.exception("the handler could not describe itself; the last description stands")
-        facts = self._facts
+            log.exception("the handler could not describe itself; its last description is sent")
         document = WorkerModels(
             worker=self._store.name,
-            device=facts.device,
+            device=self._capabilities.device,
             queue=self._store.queues[0],
-            warm=list(facts.warm),
-            local=list(facts.local),
+            warm=list(self._capabilities.warm),
+            local=list(self._capabilities.local),
         )
         self._store.announce(document, 4 * ANNOUNCE_SECONDS)
 

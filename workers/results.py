@@ -1,6 +1,6 @@
-"""Results that could not be recorded yet, on disk until the store takes them.
+"""How the end of a job reaches the store: at once, or from a folder on disk after an outage.
 
-How a job's end reaches the store: now, or from disk when the store is back.
+`Results` reports ends and retries. `PendingResults` is the folder.
 """
 
 from __future__ import annotations
@@ -23,110 +23,8 @@ from workers.lease import Shutdown
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class PendingResult:
-    """A result with the lease under which it was made, and the file that holds it."""
-
-    claim: Claim
-    outcome: Outcome
-    path: Path
-
-
-class PendingResults:
-    """A folder of results that wait for the store.
-
-    Any worker may send any of them: recording is fenced and idempotent, so it does no harm when
-    two do.
-
-    Args:
-        folder: created on the first use, readable by this user alone.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        # By this process alone: another may be allowed what this one is not.
-        self._passed_over: set[Path] = set()
-
-    def keep(self, claim: Claim, outcome: Outcome) -> PendingResult:
-        """Write a result so that it survives this process and this machine's power."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path = self._folder / f"{claim.job_id}-{claim.token.rpartition('/')[2]}.json"
-        document = {
-            "claim": {"job_id": claim.job_id, "token": claim.token, "attempt": claim.attempt},
-            "outcome": {
-                key: value.decode() if isinstance(value, bytes) else value
-                for key, value in asdict(outcome).items()
-            },
-        }
-        partial = path.with_suffix(".partial")
-        with open(partial, "w", encoding="utf-8", opener=_private) as file:
-            json.dump(document, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        return PendingResult(claim, outcome, path)
-
-    def drop(self, result: PendingResult) -> None:
-        """The store has it."""
-        try:
-            result.path.unlink(missing_ok=True)
-        except OSError:
-            log.exception("a result that was sent cannot be removed", extra=_of(result.path))
-            self._passed_over.add(result.path)
-
-    def set_aside(self, path: Path) -> None:
-        """Never offer this file again: it cannot be read, or not be sent. Call it in a handler."""
-        log.exception("a kept result is set aside", extra=_of(path))
-        self._passed_over.add(path)
-        with contextlib.suppress(OSError):
-            path.replace(path.with_suffix(".unreadable"))
-
-    def __iter__(self) -> Iterator[PendingResult]:
-        for path in self._paths():
-            if path in self._passed_over:
-                continue
-            try:
-                result = _read(path)
-            except FileNotFoundError:
-                continue  # another worker was faster
-            except (OSError, ValueError, KeyError, TypeError, AttributeError):
-                self.set_aside(path)
-            else:
-                yield result
-
-    def _paths(self) -> list[Path]:
-        try:
-            return sorted(self._folder.glob("*.json"))
-        except OSError:
-            if self._folder not in self._passed_over:
-                log.exception("kept results cannot be looked for", extra=_of(self._folder))
-                self._passed_over.add(self._folder)
-            return []
-
-
-def _of(path: Path) -> dict[str, str]:
-    return {"path": str(path)}
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, mode=0o600)
-
-
-def _read(path: Path) -> PendingResult:
-    document = json.loads(path.read_text(encoding="utf-8"))
-    claim, outcome = document["claim"], document["outcome"]
-    parts = {name: outcome[name].encode() for name in ("body", "envelope", "summary")}
-    found = PendingResult(
-        Claim(str(claim["job_id"]), str(claim["token"]), b"", int(claim["attempt"]), ""),
-        Outcome(profile_id=str(outcome["profile_id"]), **parts),
-        path,
-    )
-    _ = found.outcome.model  # it will be asked for
-    return found
-
-
 RECORD_SECONDS = 300.0
-"""How long a worker stands by a result that cannot be recorded; then it waits on disk alone."""
+"""How long a worker retries to record a result; after that the result waits on disk only."""
 RETRY_SECONDS = 0.5
 
 
@@ -136,7 +34,7 @@ class Results:
     Args:
         store: the queue.
         pending: where results wait while Redis is away.
-        shutdown: the wish to stop, which ends all patience.
+        shutdown: the request to stop, which ends all retries.
         on_outage: called whenever Redis does not answer.
     """
 
@@ -151,7 +49,7 @@ class Results:
         self._shutdown, self._note_outage = shutdown, on_outage
 
     def report(self, call: Callable[[], Settled]) -> Settled | None:
-        """Report an end; if the store stays away, the lease expires and the job runs again."""
+        """Report an end. If the store stays away, the lease expires and the job runs again."""
         end = time.monotonic() + RECORD_SECONDS
         while True:
             try:
@@ -165,13 +63,13 @@ class Results:
                 time.sleep(RETRY_SECONDS)
 
     def record(self, claim: Claim, outcome: Outcome) -> Settled | None:
-        """Record a result. When the store is away it goes to disk first, then it is tried again."""
+        """Record a result. While the store is away, write it to disk first, then retry."""
         kept: PendingResult | None = None
 
         def attempt() -> Settled:
             nonlocal kept
             try:
-                # Once on disk, it may have waited long: then it counts as late.
+                # A result that was on disk may have waited long, so it counts as late.
                 settled = self._store.finish(claim, outcome, late=kept is not None)
             except (redis.RedisError, OSError) as error:
                 if kept is None and is_outage(error):
@@ -193,7 +91,7 @@ class Results:
         return kept
 
     def send_kept(self) -> None:
-        """Send what was kept, by this process or another.
+        """Send the results on disk, those of other processes too.
 
         Raises:
             redis.RedisError: the store is away.
@@ -202,7 +100,7 @@ class Results:
             try:
                 settled = self._store.finish(result.claim, result.outcome, late=True)
             except redis.exceptions.OutOfMemoryError:
-                continue  # it frees nothing: jobs whose ends do must not wait for it
+                continue  # a result frees no memory; claiming jobs must go on, for their ends do
             except redis.RedisError as error:
                 if is_outage(error):
                     raise
@@ -210,3 +108,104 @@ class Results:
                 continue
             self._pending.drop(result)
             log.info("a kept result was sent", extra={"settled": settled})
+
+
+@dataclass(frozen=True)
+class PendingResult:
+    """A result, the lease under which it was made, and the file that holds both."""
+
+    claim: Claim
+    outcome: Outcome
+    path: Path
+
+
+class PendingResults:
+    """A folder of results that wait for the store.
+
+    Any worker may send any of them. Recording is fenced and idempotent, so two may send the same.
+
+    Args:
+        folder: created on first use, readable by this user only.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        # In memory only: another process may have the permissions that this one lacks.
+        self._skipped: set[Path] = set()
+
+    def keep(self, claim: Claim, outcome: Outcome) -> PendingResult:
+        """Write a result so that it survives this process and a power cut."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = self._folder / f"{claim.job_id}-{claim.token.rpartition('/')[2]}.json"
+        document = {
+            "claim": {"job_id": claim.job_id, "token": claim.token, "attempt": claim.attempt},
+            "outcome": {
+                key: value.decode() if isinstance(value, bytes) else value
+                for key, value in asdict(outcome).items()
+            },
+        }
+        partial = path.with_suffix(".partial")
+        with open(partial, "w", encoding="utf-8", opener=_private) as file:
+            json.dump(document, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        return PendingResult(claim, outcome, path)
+
+    def drop(self, result: PendingResult) -> None:
+        """Remove a result that the store has."""
+        try:
+            result.path.unlink(missing_ok=True)
+        except OSError:
+            log.exception("a result that was sent cannot be removed", extra=_at(result.path))
+            self._skipped.add(result.path)
+
+    def set_aside(self, path: Path) -> None:
+        """Never yield a file again that cannot be read or sent. Call it in an exception handler."""
+        log.exception("a kept result is set aside", extra=_at(path))
+        self._skipped.add(path)
+        with contextlib.suppress(OSError):
+            path.replace(path.with_suffix(".unreadable"))
+
+    def __iter__(self) -> Iterator[PendingResult]:
+        for path in self._paths():
+            if path in self._skipped:
+                continue
+            try:
+                result = _read(path)
+            except FileNotFoundError:
+                continue  # another worker sent it
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+                self.set_aside(path)
+            else:
+                yield result
+
+    def _paths(self) -> list[Path]:
+        try:
+            return sorted(self._folder.glob("*.json"))
+        except OSError:
+            if self._folder not in self._skipped:
+                log.exception("kept results cannot be looked for", extra=_at(self._folder))
+                self._skipped.add(self._folder)
+            return []
+
+
+def _at(path: Path) -> dict[str, str]:
+    return {"path": str(path)}
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, mode=0o600)
+
+
+def _read(path: Path) -> PendingResult:
+    document = json.loads(path.read_text(encoding="utf-8"))
+    claim, outcome = document["claim"], document["outcome"]
+    parts = {name: outcome[name].encode() for name in ("body", "envelope", "summary")}
+    found = PendingResult(
+        Claim(str(claim["job_id"]), str(claim["token"]), b"", int(claim["attempt"]), ""),
+        Outcome(profile_id=str(outcome["profile_id"]), **parts),
+        path,
+    )
+    _ = found.outcome.model  # `finish` reads it: a summary without one must fail here
+    return found

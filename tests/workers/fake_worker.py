@@ -17,10 +17,12 @@ import time
 from lacuna.contract.errors import ModelUnsupported
 from lacuna.contract.profile_requests import ProfileRequest
 from service.settings import Settings
+from service.store.claims import Outcome
 from workers import lease
 from workers.__main__ import main
 from workers.faults import DeviceBroken
-from workers.loop import Facts, JobContext, Outcome
+from workers.lease import JobContext
+from workers.loop import Capabilities
 
 
 def outcome_of(request: ProfileRequest) -> Outcome:
@@ -40,8 +42,8 @@ class FakeHandler:
     def __init__(self, settings: Settings) -> None:
         self._notes = settings.data_dir
 
-    def describe(self) -> Facts:
-        return Facts(device="cpu", warm=("preset:gpt2",))
+    def describe(self) -> Capabilities:
+        return Capabilities(device="cpu", warm=("preset:gpt2",))
 
     def _note(self, kind: str, request: ProfileRequest) -> None:
         line = f"{request.job_id} {os.getpid()} {time.time():.6f}\n".encode()

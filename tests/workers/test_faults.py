@@ -11,7 +11,14 @@ from pydantic import ValidationError
 from lacuna.contract.errors import BY_CODE, InternalError, LacunaError, ModelUnsupported
 from lacuna.contract.jobs import Failure
 from lacuna.contract.profile_requests import ProfileRequest
-from workers.faults import EXIT_DEVICE, DeviceBroken, Fatal, classify, is_out_of_memory, ours
+from workers.faults import (
+    EXIT_DEVICE,
+    DeviceBroken,
+    Fatal,
+    classify,
+    is_machine_fault,
+    is_out_of_memory,
+)
 
 Make = Callable[..., ProfileRequest]
 
@@ -60,7 +67,7 @@ def test_out_of_memory_fails_the_job_and_names_a_length(
     assert "512" in failure.detail
     assert "256" in failure.detail
     assert is_out_of_memory(error)  # batches are halved by the same verdict
-    assert ours(error)
+    assert is_machine_fault(error)
 
 
 def test_torch_really_reports_a_huge_cpu_tensor_that_way() -> None:
@@ -78,7 +85,7 @@ def test_a_broken_device_ends_the_process(error: Exception) -> None:
     verdict = classify(error)
     assert isinstance(verdict, Fatal)
     assert verdict.exit_code == EXIT_DEVICE
-    assert ours(error)
+    assert is_machine_fault(error)
 
 
 @pytest.mark.parametrize("lives", [True, False])

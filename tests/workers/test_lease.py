@@ -1,4 +1,4 @@
-"""The verdict on a running job, and the keeper that learns of it."""
+"""Why a running job must stop, and the keeper that learns of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from service.local import store as embedded
 from service.store import keys
 from service.store.claims import Claim, ClaimStore
 from service.store.connection import connect
-from workers.lease import Cancelled, GiveBack, JobContext, Keeper, LeaseLost, Shutdown, Verdict
+from workers.lease import (
+    GiveBack,
+    JobCancelled,
+    JobContext,
+    Keeper,
+    LeaseLost,
+    Shutdown,
+    StopReason,
+)
 
 JOB = "a" * 32
 CLAIM = Claim(JOB, "w/1", b"{}", 1, "")
@@ -59,11 +67,11 @@ def keeper(
     keeper.close()
 
 
-def eventually(context: JobContext, verdict: Verdict) -> None:
+def eventually(context: JobContext, reason: StopReason) -> None:
     end = time.monotonic() + 5
-    while context.verdict is Verdict.GO_ON and time.monotonic() < end:
+    while context.stop_reason is None and time.monotonic() < end:
         time.sleep(0.01)
-    assert context.verdict is verdict
+    assert context.stop_reason is reason
 
 
 def test_a_job_goes_on_by_default(shutdown: Shutdown) -> None:
@@ -74,8 +82,8 @@ def test_a_job_goes_on_by_default(shutdown: Shutdown) -> None:
 
 def test_the_first_reason_to_stop_stands(shutdown: Shutdown) -> None:
     context = JobContext(CLAIM, shutdown)
-    context.decide(Verdict.LOST)
-    context.decide(Verdict.CANCELLED)
+    context.stop(StopReason.LOST)
+    context.stop(StopReason.CANCELLED)
     with pytest.raises(LeaseLost):
         context.check()
 
@@ -139,8 +147,8 @@ def test_the_keeper_learns_of_a_cancel(keeper: tuple[Keeper, ClaimStore, Claim])
     thread, store, claim = keeper
     context = thread.hold(claim)
     store.client.hset(keys.job(JOB), "cancel", "1")
-    eventually(context, Verdict.CANCELLED)
-    with pytest.raises(Cancelled):
+    eventually(context, StopReason.CANCELLED)
+    with pytest.raises(JobCancelled):
         context.check()
 
 
@@ -148,7 +156,7 @@ def test_the_keeper_learns_of_a_lost_lease(keeper: tuple[Keeper, ClaimStore, Cla
     thread, store, claim = keeper
     context = thread.hold(claim)
     store.client.hset(keys.job(JOB), "token", "another")
-    eventually(context, Verdict.LOST)
+    eventually(context, StopReason.LOST)
 
 
 def test_the_keeper_outlives_any_error(redis_sync: redis.Redis, shutdown: Shutdown) -> None:
@@ -214,7 +222,7 @@ def test_an_announcement_that_hangs_costs_no_lease(
     context = keeper.hold(claim)
     time.sleep(1.5)
     assert store.expire() == 0
-    assert context.verdict is Verdict.GO_ON
+    assert context.stop_reason is None
     hangs.set()
     keeper.close()
 

@@ -38,7 +38,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from workers.faults import ours
+from workers.faults import is_machine_fault
 from workers.instrument.attention import (
     AttentionCall,
     BatchShape,
@@ -368,7 +368,7 @@ def choose(
             with capturing(model, way, check, shape):
                 seen = model(input_ids=ids, use_cache=False).logits
         except Exception as error:  # a model's own code may fail in any way: try the next
-            if ours(error):
+            if is_machine_fault(error):
                 raise
             rejected.append(f"{way}: {type(error).__name__}: {str(error)[:100]}")
             continue

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lacuna.contract.errors import ModelUnsupported
-from workers.faults import ours
+from workers.faults import is_machine_fault
 from workers.instrument import sites as recipe
 from workers.instrument.capture import Capture, choose
 from workers.instrument.sites import Site, silenced
@@ -54,7 +54,7 @@ def share_from(model: PreTrainedModel, ids: Tensor, read: slice, asked: slice) -
             drawn = torch.randn(logits.shape, generator=torch.Generator().manual_seed(1))
             (found,) = torch.autograd.grad((logits * drawn.to(logits)).sum(), leaf)
     except Exception as error:  # a model's own code may fail in any way
-        if ours(error):
+        if is_machine_fault(error):
             raise
         raise ModelUnsupported(
             f"The model cannot be differentiated: {type(error).__name__}: {str(error)[:200]}"
@@ -167,7 +167,7 @@ def _first_logits(model: PreTrainedModel, ids: Tensor) -> Tensor:
     try:
         logits = _logits(model, ids)
     except Exception as error:
-        if ours(error):
+        if is_machine_fault(error):
             raise
         raise ModelUnsupported(
             f"The model cannot run on token ids alone: {type(error).__name__}: {str(error)[:200]}"

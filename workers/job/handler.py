@@ -14,8 +14,9 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
+from lacuna import views
 from lacuna.architectures import table
-from lacuna.contract.base import digest
+from lacuna.contract.base import digest, rounded
 from lacuna.contract.errors import TooLarge
 from lacuna.contract.models import ModelDescription
 from lacuna.contract.profile_requests import METHOD_VERSION, ProfileRequest, cost
@@ -144,7 +145,7 @@ class ProfileHandler:
                 load_seconds=round(load_seconds, 3),
                 measure_seconds=round(seconds, 3),
                 predict_seconds=round(found.predict_seconds, 3),
-                tokens_per_second=wire.number(texts.ids.numel() / max(seconds, 1e-9)),
+                tokens_per_second=rounded(texts.ids.numel() / max(seconds, 1e-9)),
             ),
             environment=Environment(
                 lacuna=version("lacuna-service"),
@@ -248,11 +249,11 @@ def _body(
         predictions={
             name: wire.prediction(curve, main) for name, curve in found.predictions.items()
         },
-        forces=[wire.force(force) for force in found.forces],
-        collapse=None if found.collapse is None else wire.collapse(found.collapse),
+        forces=[views.force_to_wire(force) for force in found.forces],
+        collapse=None if found.collapse is None else views.collapse_to_wire(found.collapse),
         monotone=wire.monotone(found),
-        dead_zone=wire.dead_zone(shape.dead_zone(main, curves=draws)),
-        shape=wire.shape_of(main),
+        dead_zone=views.zone_to_wire(shape.dead_zone(main, curves=draws)),
+        shape=views.shape_of(main),
         warnings=[
             *([ONE_DOCUMENT] if draws is None else []),
             *texts.warnings,

@@ -39,7 +39,7 @@ from transformers.utils import logging as transformers_logging
 
 from lacuna.contract.errors import ModelUnsupported, OutOfMemory
 from lacuna.contract.profile_requests import ProfileRequest
-from workers.faults import is_out_of_memory, ours
+from workers.faults import is_out_of_memory, is_machine_fault
 from workers.models import sources
 from workers.models.facts import check_length
 from workers.models.loaded import (
@@ -214,7 +214,7 @@ def _weights(
             output_loading_info=True,
         )
     except Exception as error:  # a foreign file: each reader fails in its own way
-        if ours(error):
+        if is_machine_fault(error):
             raise
         raise ModelUnsupported(
             f"`model`: transformers cannot load the weights of {source.model} "
@@ -231,7 +231,7 @@ def _random(model: str, config: Any, seed: int) -> Any:
             torch.manual_seed(seed)
             return _AUTO.from_config(config, dtype=torch.float32, trust_remote_code=False)
     except Exception as error:  # sizes that do not fit each other are found out here only
-        if ours(error):
+        if is_machine_fault(error):
             raise
         raise ModelUnsupported(
             f"`model`: transformers cannot build {model} from its configuration "

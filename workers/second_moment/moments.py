@@ -23,20 +23,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from lacuna.architectures import table
 from lacuna.contract.profile_requests import (
     SECOND_MOMENT_BINS,
     SECOND_MOMENT_DOCUMENTS,
     SECOND_MOMENT_WORK,
 )
 from lacuna.theory import agreement
-from lacuna.theory.curve import F64, I64, edges
+from lacuna.theory.binning import I64, edges
+from lacuna.theory.curve import F64
 from lacuna.theory.second_moment import LayerMoments, second_moment
-from workers.faults import ours
+from workers.faults import is_machine_fault
 from workers.influence.passes import Check, go_on, gradients, interruptible, throttled
 from workers.instrument import Instrumentation
 from workers.instrument.attention import BatchShape
 from workers.instrument.capture import capturing
-from workers.models import facts
 from workers.second_moment import branches, columns
 from workers.second_moment.branches import Gains
 from workers.second_moment.columns import KernelWatch, Streams
@@ -71,7 +72,7 @@ class DocumentMoments:
     def read(self, ids: Tensor, bins: int | None) -> None:
         """Kernels, streams and updates of ids [n]; the embedding's own gain."""
         n = int(ids.numel())
-        heads = max(facts.heads(self._model.config.get_text_config()), 1)
+        heads = max(table.heads(self._model.config.get_text_config()), 1)
         self._bounds: I64 = edges(n, bins or _bins(len(self._sites), heads, n))
         # One token speaks for each bin, the middle one; single-token bins speak for themselves.
         tokens = torch.from_numpy((self._bounds[:-1] + self._bounds[1:]) // 2).to(ids.device)
@@ -309,7 +310,7 @@ def _rehearse(model: PreTrainedModel, instrumentation: Instrumentation, ids: Ten
     except Unsupported as error:
         return str(error)
     except Exception as error:  # a model's own code may fail in any way
-        if ours(error):
+        if is_machine_fault(error):
             raise
         return f"its branches cannot be run alone: {type(error).__name__}: {str(error)[:200]}"
     if gains.gram is None or not bool(np.isfinite(gains.gram).all()):

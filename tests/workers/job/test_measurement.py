@@ -15,7 +15,7 @@ from workers.faults import DeviceBroken
 from workers.influence import influence
 from workers.job import predictions as predict
 from workers.job.measurement import Subject, measure
-from workers.lease import Cancelled, GiveBack, LeaseLost
+from workers.lease import GiveBack, JobCancelled, LeaseLost
 from workers.second_moment import moments
 
 Make = Callable[..., Subject]
@@ -57,7 +57,7 @@ def fail_after_rehearsal(error: Exception) -> Callable[..., Any]:
     return evaluate
 
 
-@pytest.mark.parametrize("error", [Cancelled(), LeaseLost(), GiveBack(), DeviceBroken("gone")])
+@pytest.mark.parametrize("error", [JobCancelled(), LeaseLost(), GiveBack(), DeviceBroken("gone")])
 def test_what_ends_the_job_or_the_process_goes_through(
     error: Exception, subject: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
