@@ -1,24 +1,11 @@
-"""One curve of influence over positions, read as a density that is constant on each token.
+"""One curve of influence over positions: its density, its masses, and how it stretches.
 
-Token j of n covers the interval [j, j+1). A curve at another length is the same density read
-on another grid, so masses are kept exactly and a curve may be binned, stretched or integrated.
+Token j of n covers the interval [j, j + 1), and the density is constant on each token. A curve at
+another length is the same density read on another grid, so masses stay exact.
 
-A profile measured at one length, read at the length of the prompt at hand.
-
-Influence does not scale with the prompt as a whole: what the first and the last tokens receive
-(attention sink, recency) belongs to their distance from the ends, what lies between is spread over
-as many tokens as there are. So the head is anchored by distance from the start, the tail by
-distance from the end, and only the middle is stretched; each part keeps its mass.
-
-Positions gathered into bins: how an n x n problem becomes an m x m one.
-
-A bin stands for its tokens' mean. Three means of a kernel A[i, j] (token i draws from token j)
-say what a second moment needs; with i in bin B of w_B tokens and j in bin A:
-    mass[B, A]      mean over j of sum over i of A[i, j]     (what B sends to one token of A)
-    square[B, A]    mean over j of sum over i of A[i, j]^2
-    diagonal[A]     mean over j of A[j, j]
-Sums over bins of `mass * w_A / w_B` are those of the kernel's rows: mass is preserved. With one
-token per bin all three are the kernel itself and nothing is approximated.
+To read a profile at the length of another prompt, `cumulative` anchors both ends: what the first
+and the last tokens receive (attention sink, recency) depends on their distance in tokens from the
+ends. Only the middle is stretched. Each part keeps its mass.
 """
 
 from __future__ import annotations
@@ -129,10 +116,6 @@ class Curve:
         pieces = self.influence[left // count] * (width / count)
         return np.bincount(left // n, weights=pieces, minlength=count).astype(np.float64)
 
-    def resample(self, length: int) -> Curve:
-        """The same density on `length` tokens; the isolated ends are stretched like the rest."""
-        return Curve(self.bins(length))
-
 
 ANCHOR_FRACTION = 1 / 16
 """Share of the profile's own length that is anchored at either end."""
@@ -192,115 +175,3 @@ def _knots(n0: int, n: int, ends: int) -> F64:
         return k * (n / n0)
     middle = ends + (k - ends) * ((n - 2 * ends) / (n0 - 2 * ends))
     return np.where(k <= ends, k, np.where(k >= n0 - ends, n - (n0 - k), middle))
-
-
-I64 = npt.NDArray[np.int64]
-
-
-def edges(length: int, bins: int) -> I64:
-    """Boundaries of about `bins` bins, single tokens at both ends, widest in the middle.
-
-    The width grows in proportion to the distance from the nearer end: influence changes on that
-    scale, sharply at token 0 and at the last token.
-
-    Args:
-        length: n >= 1.
-        bins: at least 4 unless `length` is shorter.
-
-    Returns:
-        I64[m+1] from 0 to n, strictly increasing, m about `bins` (at most one more); every token
-        is its own bin when `bins >= length`.
-
-    >>> edges(12, 8).tolist()
-    [0, 1, 2, 4, 6, 8, 10, 11, 12]
-    """
-    if length < 1 or bins < 1:
-        raise ValueError(f"length and bins must be at least 1, not {length} and {bins}")
-    if bins >= length:
-        return np.arange(length + 1, dtype=np.int64)
-    if bins < 4:
-        raise ValueError(f"bins must be at least 4 for {length} positions, not {bins}")
-    # Half the bins cover n/2 tokens with widths 1 + c x, x the distance from the end:
-    # the integral of dx / (1 + c x) from 0 to n/2 is bins / 2.
-    half = bins / 2
-
-    def excess(c: float) -> float:
-        return float(np.log1p(c * length / 2)) - c * half
-
-    from scipy.optimize import brentq
-
-    c = brentq(excess, 1e-12, 50.0) if excess(1e-12) * excess(50.0) < 0 else 0.0
-    steps = np.arange(bins // 2 + 1)
-    head = np.expm1(c * steps) / c if c > 0 else steps * (length / bins)
-    head = np.minimum(np.maximum(np.rint(head), steps), length // 2).astype(np.int64)
-    head[1] = 1
-    return np.unique(np.concatenate((head, length - head)))
-
-
-@dataclass(frozen=True, eq=False)
-class BinnedKernel:
-    """The three means of a stack of kernels; see the module.
-
-    Attributes:
-        mass: F64[H, m, m].
-        square: F64[H, m, m], or None when each bin holds one token (then it is mass squared).
-        diagonal: F64[H, m], or None likewise.
-    """
-
-    mass: F64
-    square: F64 | None = None
-    diagonal: F64 | None = None
-
-    def rows_scaled(self, gain: F64) -> BinnedKernel:
-        """The kernel whose token i draws `gain[i]` times as much, F64[m]."""
-        return BinnedKernel(
-            self.mass * gain[:, None],
-            None if self.square is None else self.square * np.square(gain)[:, None],
-            None if self.diagonal is None else self.diagonal * gain,
-        )
-
-
-def bin_kernels(kernels: F64, bounds: I64) -> BinnedKernel:
-    """Means of dense kernels over bins.
-
-    Args:
-        kernels: F64[H, n, n].
-        bounds: I64[m+1] from `edges`.
-    """
-    n = kernels.shape[-1]
-    if bounds.size == n + 1:
-        return BinnedKernel(mass=kernels)
-    widths = np.diff(bounds).astype(np.float64)
-    starts = bounds[:-1]
-
-    def gather(stack: F64) -> F64:
-        rows = np.add.reduceat(stack, starts, axis=-2)
-        return np.asarray(np.add.reduceat(rows, starts, axis=-1) / widths)
-
-    own = np.diagonal(kernels, axis1=-2, axis2=-1)
-    return BinnedKernel(
-        mass=gather(kernels),
-        square=gather(np.square(kernels)),
-        diagonal=np.add.reduceat(own, starts, axis=-1) / widths,
-    )
-
-
-def bin_means(values: F64, bounds: I64) -> F64:
-    """Mean of F64[..., n] over each bin: F64[..., m]."""
-    return np.asarray(np.add.reduceat(values, bounds[:-1], axis=-1) / np.diff(bounds))
-
-
-def expand(values: F64, bounds: I64) -> F64:
-    """From bins to a curve over tokens: linear between bin centres, normalised to sum 1.
-
-    Args:
-        values: F64[m], what one token of each bin has.
-        bounds: I64[m+1].
-
-    Returns:
-        F64[n].
-    """
-    if bounds.size == bounds[-1] + 1:
-        return normalised(values)
-    centres = (bounds[:-1] + bounds[1:] - 1) / 2
-    return normalised(np.interp(np.arange(bounds[-1]), centres, values))

@@ -30,7 +30,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lacuna.theory.curve import F64, I64, BinnedKernel, expand
+from lacuna.theory.binning import I64, BinnedKernel, expand
+from lacuna.theory.curve import F64
 
 
 @dataclass(frozen=True, eq=False)

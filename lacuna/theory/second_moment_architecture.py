@@ -15,13 +15,15 @@ kernels' means over bins in closed form.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
 
-from lacuna.theory.curve import F64, I64, BinnedKernel, edges, expand
+from lacuna.theory.binning import I64, BinnedKernel, edges, expand
+from lacuna.theory.curve import F64
 from lacuna.theory.second_moment import Moment
 
 
@@ -164,6 +166,7 @@ def from_architecture(
     mlp_gain: npt.ArrayLike = 0.0,
     mlp_coherence: float = 0.5,
     bins: int | None = None,
+    check: Callable[[], object] | None = None,
 ) -> F64:
     """Second-moment prediction without a model.
 
@@ -182,6 +185,7 @@ def from_architecture(
         mlp_coherence: correlation in [0, 1] of the MLP's Jacobians at tokens with orthogonal
             streams (0.5 for units that are on or off at random); 1 at equal streams.
         bins: None chooses: every token where layers x heads x n^2 allows it, else 48 to 256 bins.
+        check: called before each pass through a layer; what it raises ends the computation.
 
     Returns:
         F64[n], sums to 1. Equal heads are computed once.
@@ -205,9 +209,11 @@ def from_architecture(
     bounds = edges(length, length if bins is None else bins)
     branches = _Branches(heads, bounds)
     widths = np.diff(bounds).astype(np.float64)
-    scales = _forward(branches, lam, mlp, mlp_coherence, widths) if mlp.any() else None
+    scales = _forward(branches, lam, mlp, mlp_coherence, widths, check) if mlp.any() else None
     moment = Moment.read_out(widths)
     for t in range(layers - 1, -1, -1):
+        if check is not None:
+            check()
         draw = np.ones(widths.size)
         if scales is not None:
             draw, gain, between = scales[t]
@@ -235,12 +241,19 @@ def bins_for(length: int, work: int) -> int | None:
 
 
 def _forward(
-    branches: _Branches, lam: F64, mlp: F64, coherence: float, widths: F64
+    branches: _Branches,
+    lam: F64,
+    mlp: F64,
+    coherence: float,
+    widths: F64,
+    check: Callable[[], object] | None,
 ) -> list[tuple[F64, F64, F64]]:
     """Per layer: D of the attention branch F64[m], and M of the MLP (own F64[m], between)."""
     found = []
     stream = Moment.independent(widths)
     for t, (mix, squared) in enumerate(zip(lam, mlp, strict=True)):
+        if check is not None:
+            check()
         alike, loudness = _correlation(stream)
         drawn = branches.of(t).push(alike)
         keep, take = (1 - mix) ** 2, mix**2 * loudness[0]

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lacuna.theory.binning import F64, I64, BinnedKernel
+
 
 def visible(n: int, window: int | None = None, prefix: int = 0) -> np.ndarray:
     """[n, n]: may i see j?"""
@@ -64,3 +66,33 @@ def relative_error(ours: np.ndarray, theirs: np.ndarray, least: float = 1e-200) 
     big = theirs > least
     assert np.all(ours[~big] <= 10 * least)
     return float(np.max(np.abs(ours[big] / theirs[big] - 1), initial=0.0))
+
+
+def bin_kernels(kernels: F64, bounds: I64) -> BinnedKernel:
+    """Means of dense kernels over bins.
+
+    Args:
+        kernels: F64[H, n, n].
+        bounds: I64[m+1] from `edges`.
+    """
+    n = kernels.shape[-1]
+    if bounds.size == n + 1:
+        return BinnedKernel(mass=kernels)
+    widths = np.diff(bounds).astype(np.float64)
+    starts = bounds[:-1]
+
+    def gather(stack: F64) -> F64:
+        rows = np.add.reduceat(stack, starts, axis=-2)
+        return np.asarray(np.add.reduceat(rows, starts, axis=-1) / widths)
+
+    own = np.diagonal(kernels, axis1=-2, axis2=-1)
+    return BinnedKernel(
+        mass=gather(kernels),
+        square=gather(np.square(kernels)),
+        diagonal=np.add.reduceat(own, starts, axis=-1) / widths,
+    )
+
+
+def bin_means(values: F64, bounds: I64) -> F64:
+    """Mean of F64[..., n] over each bin: F64[..., m]."""
+    return np.asarray(np.add.reduceat(values, bounds[:-1], axis=-1) / np.diff(bounds))

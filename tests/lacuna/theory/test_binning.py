@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from dense_rivals import bin_kernels, bin_means
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lacuna.theory import curve as binning
+from lacuna.theory import binning
 
 
 @given(st.integers(1, 5000), st.integers(4, 400))
@@ -31,7 +32,7 @@ def test_row_sums_survive_binning(seed: int, length: int) -> None:
     kernels /= kernels.sum(axis=-1, keepdims=True)
     bounds = binning.edges(length, 6)
     widths = np.diff(bounds)
-    binned = binning.bin_kernels(kernels, bounds)
+    binned = bin_kernels(kernels, bounds)
     np.testing.assert_allclose(
         (binned.mass * widths / widths[:, None]).sum(axis=-1), np.ones((2, len(widths)))
     )
@@ -41,7 +42,7 @@ def test_row_sums_survive_binning(seed: int, length: int) -> None:
 
 def test_one_token_per_bin_is_the_kernel_itself() -> None:
     kernel = np.tril(np.ones((1, 5, 5)))
-    binned = binning.bin_kernels(kernel, binning.edges(5, 5))
+    binned = bin_kernels(kernel, binning.edges(5, 5))
     assert binned.mass is kernel
     assert binned.square is None
 
@@ -49,7 +50,7 @@ def test_one_token_per_bin_is_the_kernel_itself() -> None:
 def test_expanding_a_smooth_curve_returns_it() -> None:
     bounds = binning.edges(2000, 100)
     curve = 1 / np.sqrt(np.arange(1, 2001)) + 1 / np.sqrt(np.arange(2000, 0, -1))
-    back = binning.expand(binning.bin_means(curve, bounds), bounds)
+    back = binning.expand(bin_means(curve, bounds), bounds)
     np.testing.assert_allclose(back, curve / curve.sum(), rtol=0.03)
     assert back.sum() == pytest.approx(1)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lacuna.theory import _alibi, _blocked, _distance, kernels
+from lacuna.theory import _alibi, _blocked, _distance, _recursion, kernels
 from lacuna.theory.kernels import Kernel
 
 SLOPE = st.one_of(st.sampled_from([0.0, 1e-12, 1e-3, 0.5, 50.0]), st.floats(0, 50))
@@ -191,7 +191,7 @@ def test_without_tables(
     mask: kernels.Mask, prefix: int | None, window: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long prompts have no table of normalisers, and heads go in small groups."""
-    monkeypatch.setattr(_alibi, "_TABLE_LIMIT", 0)
+    monkeypatch.setattr(_recursion, "_TABLE_LIMIT", 0)
     monkeypatch.setattr(_alibi, "_GENERAL_ELEMENTS", 80)
     _alibi._heads.cache_clear()
     slopes, diagonal = [0.0, 0.02, 0.4, 50.0], [1.0, 1e4, -1e4, 0.0]

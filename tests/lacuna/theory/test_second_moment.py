@@ -4,10 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
+from dense_rivals import bin_kernels, bin_means
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lacuna.theory import agreement, curve
+from lacuna.theory import agreement, binning
 from lacuna.theory.second_moment import LayerMoments, second_moment
 
 
@@ -48,7 +49,7 @@ def test_independent_heads_are_the_sum_over_pairs_of_paths(
         expected += row**2
     ours = second_moment(
         (
-            LayerMoments(curve.BinnedKernel(kernels[t]), gains[t], scale[t])
+            LayerMoments(binning.BinnedKernel(kernels[t]), gains[t], scale[t])
             for t in reversed(range(layers))
         ),
         exact(n),
@@ -87,7 +88,7 @@ def test_it_is_the_norm_of_a_gradient_through_random_matrices() -> None:
     ours = second_moment(
         [
             LayerMoments(
-                curve.BinnedKernel(kernels[t]), gram, scale[t], np.diagonal(mlp).copy(), mlp
+                binning.BinnedKernel(kernels[t]), gram, scale[t], np.diagonal(mlp).copy(), mlp
             )
             for t in reversed(range(layers))
         ],
@@ -98,7 +99,7 @@ def test_it_is_the_norm_of_a_gradient_through_random_matrices() -> None:
 
 def test_a_diagonal_gram_is_independent_heads() -> None:
     generator = np.random.default_rng(2)
-    kernels = curve.BinnedKernel(random_kernels(generator, 3, 12))
+    kernels = binning.BinnedKernel(random_kernels(generator, 3, 12))
     gains, scale = generator.random(3), generator.random(12)
     gram = np.diag(np.concatenate(([1.0], gains)))
     by_gains, by_gram = (
@@ -108,14 +109,14 @@ def test_a_diagonal_gram_is_independent_heads() -> None:
 
 
 def test_no_gain_leaves_everything_at_the_last_token() -> None:
-    kernels = curve.BinnedKernel(smooth_kernels(6, [0.3]))
+    kernels = binning.BinnedKernel(smooth_kernels(6, [0.3]))
     layer = LayerMoments(kernels, np.zeros(1), np.ones(6), np.full(6, 0.5))
     np.testing.assert_array_equal(second_moment([layer] * 3, exact(6)), np.eye(6)[-1])
 
 
 def test_parallel_branches_do_not_multiply() -> None:
     """One token, kernel 1: in sequence (1 + M)(1 + g), in parallel 1 + M + g at each layer."""
-    kernels = curve.BinnedKernel(np.array([[[1.0, 0.0], [0.5, 0.5]]]))
+    kernels = binning.BinnedKernel(np.array([[[1.0, 0.0], [0.5, 0.5]]]))
     grow = {}
     for parallel in (False, True):
         layer = LayerMoments(kernels, np.array([0.3]), np.ones(2), np.full(2, 0.2), None, parallel)
@@ -127,9 +128,9 @@ def test_parallel_branches_do_not_multiply() -> None:
 
 def layered(kernels: np.ndarray, bounds: np.ndarray, gains: np.ndarray, mlp: str) -> np.ndarray:
     n, m = kernels.shape[-1], bounds.size - 1
-    scale = curve.bin_means(1 / np.sqrt(1 + np.arange(n) / n), bounds)
+    scale = bin_means(1 / np.sqrt(1 + np.arange(n) / n), bounds)
     layer = LayerMoments(
-        curve.bin_kernels(kernels, bounds),
+        bin_kernels(kernels, bounds),
         gains,
         scale,
         None if mlp == "none" else np.full(m, 0.2),
@@ -151,8 +152,8 @@ def test_bins_come_within_a_thousandth_of_every_token(
         vectors = np.random.default_rng(3).standard_normal((heads + 1, 40)) / np.sqrt(40)
         gains = 0.2 * vectors @ vectors.T
         gains[0, 0] = 1
-    fine = layered(kernels, curve.edges(n, n), gains, mlp)
-    coarse = layered(kernels, curve.edges(n, 80), gains, mlp)
+    fine = layered(kernels, binning.edges(n, n), gains, mlp)
+    coarse = layered(kernels, binning.edges(n, 80), gains, mlp)
     assert agreement.wasserstein(fine, coarse) < 1e-3
     np.testing.assert_allclose(coarse[[0, -1]], fine[[0, -1]], rtol=0.02, atol=1e-6)
 
@@ -160,7 +161,7 @@ def test_bins_come_within_a_thousandth_of_every_token(
 @given(st.integers(0, 1000), st.integers(1, 12), st.integers(1, 20))
 def test_no_number_is_lost(seed: int, n: int, layers: int) -> None:
     generator = np.random.default_rng(seed)
-    kernels = curve.BinnedKernel(random_kernels(generator, 2, n))
+    kernels = binning.BinnedKernel(random_kernels(generator, 2, n))
     size = 10.0 ** generator.integers(-30, 30)
     layer = LayerMoments(
         kernels, size * generator.random(2), np.ones(n), size * generator.random(n)

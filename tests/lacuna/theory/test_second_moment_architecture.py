@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from dense_rivals import bin_kernels
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lacuna.theory import agreement
-from lacuna.theory import curve as binning
+from lacuna.theory import agreement, binning
 from lacuna.theory.second_moment import LayerMoments, second_moment
 from lacuna.theory.second_moment_architecture import Slope, from_architecture
 
@@ -41,7 +41,7 @@ def test_closed_form_bins_are_the_means_of_the_dense_kernel(
 ) -> None:
     bounds = binning.edges(n, 4 + n // 5)
     mass, square, own = Slope.of(n, slope, diagonal).binned(bounds)
-    rival = binning.bin_kernels(dense(n, slope, diagonal)[None], bounds)
+    rival = bin_kernels(dense(n, slope, diagonal)[None], bounds)
     if rival.square is None or rival.diagonal is None:
         return
     np.testing.assert_allclose(mass, rival.mass[0], rtol=1e-8, atol=1e-280)

@@ -80,7 +80,7 @@ def test_resampling_moves_the_zone_by_about_a_token(
     n: int, depth: float, centre: float, factor: int
 ) -> None:
     short, long = dead_zone(valley(n, depth, centre)), dead_zone(valley(n * factor, depth, centre))
-    stretched = dead_zone(Curve(valley(n, depth, centre)).resample(n * factor).influence)
+    stretched = dead_zone(Curve(valley(n, depth, centre)).bins(n * factor))
     assert short is not None
     for other in (long, stretched):
         assert other is not None

@@ -1,4 +1,4 @@
-"""The tiny models of tests/workers/instrument, for the statistics gathered with the instruments."""
+"""The tiny models of tests/workers/instrument, and the dense rivals of tests/lacuna/theory."""
 
 from __future__ import annotations
 
@@ -6,3 +6,4 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "instrument"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "lacuna" / "theory"))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from dense_rivals import bin_kernels
 from tiny_families import build
 
-from lacuna.theory import curve
+from lacuna.theory import binning
 from workers.attention.kernels import document_kernels
 from workers.instrument import inspect
 from workers.instrument.attention import BatchShape
@@ -21,13 +22,13 @@ def test_bins_are_the_means_of_the_dense_kernels(family: str, bins: int) -> None
     model = build(family)
     found = inspect(model)
     ids = torch.randint(3, 130, (30,), generator=torch.Generator().manual_seed(0))
-    bounds = curve.edges(30, bins)
+    bounds = binning.edges(30, bins)
     watch = KernelWatch(torch.from_numpy(bounds))
     with torch.no_grad(), capturing(model, found.capture, watch, BatchShape(1, 30)):
         model(input_ids=ids[None], use_cache=False)
     for number, dense in enumerate(document_kernels(model, found, ids)):
         ours = watch.kernel(number)
-        rival = curve.bin_kernels(dense.astype(np.float64), bounds)
+        rival = bin_kernels(dense.astype(np.float64), bounds)
         assert watch.heads(number) == len(dense)
         np.testing.assert_allclose(ours.mass, rival.mass, atol=1e-5)
         value = torch.randn(len(bounds) - 1, len(dense), 3)
