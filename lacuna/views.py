@@ -1,34 +1,106 @@
-"""Stored profiles seen differently: binned, as flat rows, with another dead-zone threshold.
+"""Profiles and curves as the wire has them.
 
-Here wire models become arrays and arrays wire models again.
-
-Two profiles side by side.
+`zone_of`, `shape_of`, `force_to_wire` and `collapse_to_wire` turn what theory computes into wire
+models: for the worker, for placements and for rollouts alike. The other functions show stored
+profiles differently: in bins, as flat rows, with another dead-zone threshold, and two side by side.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from lacuna.contract.base import rounded, rounded_list
 from lacuna.contract.errors import InvalidRequest
 from lacuna.contract.profiles import (
+    Collapse,
     ComparedProfile,
     Comparison,
     DeadZone,
     DeadZoneView,
+    Force,
+    Interval,
     Profile,
+    Shape,
     Source,
     ZoneChange,
 )
-from lacuna.theory import agreement, shape
+from lacuna.theory import agreement, rollout, shape
 from lacuna.theory.curve import Curve
 
-F64 = npt.NDArray[np.float64]
-DIGITS = 6
-"""Significant digits of profile numbers."""
+Number = Callable[[float], float]
+"""How a number goes on the wire: `rounded`, or `float` for all of its digits."""
+
+
+def zone_of(
+    influence: npt.ArrayLike, threshold: float = shape.THRESHOLD, number: Number = rounded
+) -> DeadZone | None:
+    """The dead zone of a curve [n]; None when its density is nowhere below the threshold."""
+    found = shape.dead_zone(np.asarray(influence, dtype=np.float64), threshold=threshold)
+    return zone_to_wire(found, number)
+
+
+def zone_to_wire(found: shape.DeadZone | None, number: Number = rounded) -> DeadZone | None:
+    """A dead zone with its bands, where there are any."""
+    if found is None:
+        return None
+    return DeadZone(
+        start=found.start,
+        end=found.end,
+        fraction=number(found.fraction),
+        mean_density=number(found.mean_density),
+        min_density=number(found.min_density),
+        argmin=found.argmin,
+        threshold=found.threshold,
+        start_band=_band(found.start_band, number),
+        end_band=_band(found.end_band, number),
+        support=found.support,
+    )
+
+
+def _band(found: shape.Interval | None, number: Number) -> Interval | None:
+    if found is None:
+        return None
+    return Interval(low=number(found.low), high=number(found.high))
+
+
+def shape_of(influence: npt.ArrayLike, number: Number = rounded) -> Shape:
+    """Masses and class of a curve [n]."""
+    found = shape.shape(influence)
+    return Shape(
+        class_=found.name,
+        primacy_mass=number(found.primacy_mass),
+        recency_mass=number(found.recency_mass),
+        middle_mass=number(found.middle_mass),
+        primacy_excess=number(found.primacy_excess),
+        recency_excess=number(found.recency_excess),
+        thresholds=found.thresholds,
+    )
+
+
+def force_to_wire(
+    found: rollout.Force, influence: list[float] | None = None, number: Number = rounded
+) -> Force:
+    """One force; `influence` replaces its curve, with bins for example."""
+    return Force(
+        name=found.name,
+        influence=rounded_list(found.influence.tolist()) if influence is None else influence,
+        mean_position=number(found.mean_position),
+        shift=number(found.shift),
+        primacy_mass=number(found.primacy_mass),
+        recency_mass=number(found.recency_mass),
+        primacy_shift=number(found.primacy_shift),
+        recency_shift=number(found.recency_shift),
+    )
+
+
+def collapse_to_wire(found: rollout.Collapse, number: Number = rounded) -> Collapse:
+    """The depth limit."""
+    fields = dataclasses.asdict(found)
+    return Collapse(**{k: number(v) if isinstance(v, float) else v for k, v in fields.items()})
 
 
 def parse(document: bytes) -> Profile:
@@ -45,9 +117,8 @@ def joined(body: bytes, envelope: bytes) -> bytes:
 def binned(profile: Profile, bins: int) -> Profile:
     """The profile with every curve over positions as masses of `bins` equal intervals.
 
-    The band of a bin is the sum of its positions' bands: at least as wide as the band of the sum;
-    likewise the standard error.
-    Dead zones and other positions stay in tokens.
+    The band of a bin is the sum of its positions' bands, which is at least as wide as the band of
+    the sum; the same holds for the standard error. Dead zones and other positions stay in tokens.
 
     Raises:
         InvalidRequest: more bins than positions.
@@ -88,12 +159,7 @@ def rebin(values: Sequence[float], bins: int) -> list[float]:
     total = float(array.sum())
     if total <= 0:
         return [0.0] * bins
-    return significant(Curve(array).bins(bins) * total)
-
-
-def significant(values: F64) -> list[float]:
-    """Floats with DIGITS significant digits."""
-    return [float(f"{value:.{DIGITS}g}") for value in values.tolist()]
+    return rounded_list((Curve(array).bins(bins) * total).tolist())
 
 
 def curve(profile: Profile, source: Source) -> list[float]:
@@ -126,17 +192,6 @@ def dead_zone(profile: Profile, threshold: float, source: Source) -> DeadZoneVie
     else:
         zone = zone_of(curve(profile, source), threshold)
     return DeadZoneView(profile=profile.id, source=source, threshold=threshold, dead_zone=zone)
-
-
-def zone_of(influence: npt.ArrayLike, threshold: float) -> DeadZone | None:
-    """The dead zone of a curve, as the wire has it."""
-    found = shape.dead_zone(np.asarray(influence, dtype=np.float64), threshold=threshold)
-    if found is None:
-        return None
-    fields = dataclasses.asdict(found)
-    for name in ("mean_density", "min_density", "fraction"):
-        fields[name] = float(f"{fields[name]:.{DIGITS}g}")
-    return DeadZone(**fields)
 
 
 def rows(profile: Profile, bins: int | None) -> list[dict[str, float]]:
@@ -176,9 +231,6 @@ def csv(profile: Profile, bins: int | None) -> bytes:
     return ("\r\n".join(lines) + "\r\n").encode()
 
 
-THRESHOLD = shape.THRESHOLD
-
-
 def compare(a: Profile, b: Profile, *, source: Source = "measured", bins: int = 100) -> Comparison:
     """How b differs from a.
 
@@ -199,14 +251,14 @@ def compare(a: Profile, b: Profile, *, source: Source = "measured", bins: int = 
         b=right,
         source=source,
         bins=bins,
-        wasserstein=_short(agreement.wasserstein(p, q)),
-        spearman=None if rank is None else _short(rank),
+        wasserstein=rounded(agreement.wasserstein(p, q)),
+        spearman=None if rank is None else rounded(rank),
         noise_a=a.measured.split_half_wasserstein,
         noise_b=b.measured.split_half_wasserstein,
-        primacy_change=_short(right.primacy_mass - left.primacy_mass),
-        recency_change=_short(right.recency_mass - left.recency_mass),
+        primacy_change=rounded(right.primacy_mass - left.primacy_mass),
+        recency_change=rounded(right.recency_mass - left.recency_mass),
         dead_zone_change=_zone_change(left, right),
-        difference=significant(binned_b - binned_a),
+        difference=rounded_list((binned_b - binned_a).tolist()),
         warnings=_warnings(left, right),
     )
 
@@ -230,14 +282,14 @@ def _side(profile: Profile, source: Source) -> ComparedProfile:
         dtype=profile.request.dtype,
         method_version=profile.method_version,
         shape=form.name,
-        primacy_mass=_short(form.primacy_mass),
-        recency_mass=_short(form.recency_mass),
-        dead_zone=profile.dead_zone if stored else zone_of(influence, THRESHOLD),
+        primacy_mass=rounded(form.primacy_mass),
+        recency_mass=rounded(form.recency_mass),
+        dead_zone=profile.dead_zone if stored else zone_of(influence),
     )
 
 
 def _warnings(a: ComparedProfile, b: ComparedProfile) -> list[str]:
-    """What differs beside model and weights, so that not all of the distance is theirs."""
+    """What differs besides model and weights: they do not explain all of the distance."""
     said = [
         f"different {what}: a {left}, b {right}; {why}"
         for what, left, right, why in (
@@ -246,7 +298,7 @@ def _warnings(a: ComparedProfile, b: ComparedProfile) -> list[str]:
             ("positional encodings", a.positional_encoding, b.positional_encoding, "an ablation"),
             ("content scales", a.content_scale, b.content_scale, "predictions differ by it"),
             ("dtypes", a.dtype, b.dtype, "rounding differs"),
-            ("method versions", a.method_version, b.method_version, "measure the older one anew"),
+            ("method versions", a.method_version, b.method_version, "measure the older one again"),
         )
         if left != right
     ]
@@ -263,12 +315,8 @@ def _zone_change(a: ComparedProfile, b: ComparedProfile) -> ZoneChange | None:
         return None
     old, new = a.dead_zone, b.dead_zone
     return ZoneChange(
-        start=_short(new.start / b.sequence_length - old.start / a.sequence_length),
-        end=_short(new.end / b.sequence_length - old.end / a.sequence_length),
-        fraction=_short(new.fraction - old.fraction),
-        mean_density=_short(new.mean_density - old.mean_density),
+        start=rounded(new.start / b.sequence_length - old.start / a.sequence_length),
+        end=rounded(new.end / b.sequence_length - old.end / a.sequence_length),
+        fraction=rounded(new.fraction - old.fraction),
+        mean_density=rounded(new.mean_density - old.mean_density),
     )
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from lacuna.contract.base import Digest, Wire
+from lacuna.contract.base import Digest, Rounded, Wire
 from lacuna.contract.models import ModelId, PositionalEncoding
 from lacuna.contract.profiles import DeadZone
 from lacuna.contract.profiles import Source as CurveSource
@@ -20,8 +20,6 @@ MAX_DENSITY = 131_072
 
 _SHOWN = 8
 """Chunks that a short form of the answer names."""
-DIGITS = 6
-"""Significant digits of the numbers in an answer."""
 
 Objective = Literal["mean_visibility", "total_mass", "worst_case"]
 Source = Literal["needle", "last_token_attention", CurveSource]
@@ -29,14 +27,6 @@ Source = Literal["needle", "last_token_attention", CurveSource]
 Tokens = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
 Slot = Annotated[int, Field(ge=0, le=MAX_CHUNKS)]
 Number = Annotated[float, Field(ge=-1e12, le=1e12)]
-
-
-def rounded(value: float) -> float:
-    """To DIGITS significant digits; keeps order and equality."""
-    return float(f"{value:.{DIGITS}g}")
-
-
-Rounded = Annotated[float, AfterValidator(rounded)]
 
 
 class Chunk(Wire):

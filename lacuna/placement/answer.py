@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from lacuna.contract.base import rounded
 from lacuna.contract.errors import InvalidRequest, TooLong
 from lacuna.contract.placements import (
     MAX_TOKENS,
@@ -23,7 +24,6 @@ from lacuna.contract.placements import (
     PlacementRequest,
     PlacementResponse,
     Suggestion,
-    rounded,
 )
 from lacuna.contract.profiles import DeadZone
 from lacuna.placement import search

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from lacuna.contract.base import rounded, rounded_list
 from lacuna.contract.jobs import Job
 from lacuna.contract.placements import PlacementRequest
 from lacuna.contract.profiles import Profile
@@ -59,3 +61,11 @@ def test_an_answer_that_lacks_what_is_needed_is_refused(state: Any) -> None:
 def test_answers_print_short(profile: Profile) -> None:
     assert len(repr(profile)) < 250
     assert "tokens=64" in repr(profile)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(0.0, 0.0), (123456.7, 123457.0), (1.23456789e-12, 1.23457e-12)]
+)
+def test_numbers_have_six_digits(value: float, expected: float) -> None:
+    assert rounded(value) == expected
+    assert rounded_list(np.array([value, -value])) == [expected, -expected]

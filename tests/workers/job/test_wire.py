@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lacuna.theory import agreement, shape
+from lacuna.theory import agreement
 from workers.influence.influence import InfluenceResult
 from workers.job import wire
 from workers.job.measurement import Measurement
@@ -32,20 +32,6 @@ def test_the_standard_error_is_the_spread_of_the_curve_over_probes() -> None:
     assert wire.standard_error(plain, main) is None
 
 
-def test_a_zone_takes_its_support_along() -> None:
-    curve = np.array([5.0] + [0.3] * 18 + [5.0])
-    draws = np.ones((10, 20))
-    draws[:4] = curve
-    zone = wire.dead_zone(shape.dead_zone(curve, curves=draws))
-    assert zone is not None
-    assert zone.support == 0.4
-    assert zone.start_band is not None
-    bare = wire.dead_zone(shape.dead_zone(curve))
-    assert bare is not None
-    assert bare.support is None
-    assert wire.dead_zone(None) is None
-
-
 def test_retrieval_agrees_with_the_facts_own_tokens_and_not_with_their_first() -> None:
     values = np.array([-3.0, -2.0, -1.0])
     influence = np.repeat([0.1, 1.0, 2.0], 10)
@@ -67,10 +53,3 @@ def test_retrieval_agrees_with_the_facts_own_tokens_and_not_with_their_first() -
     )
     assert told.spearman_with_influence == pytest.approx(1.0)
     assert (told.facts, told.baseline, told.position) == (1, -9.0, [0, 10, 20])
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"), [(0.0, 0.0), (123456.7, 123457.0), (1.23456789e-12, 1.23457e-12)]
-)
-def test_numbers_have_six_digits(value: float, expected: float) -> None:
-    assert wire.number(value) == expected

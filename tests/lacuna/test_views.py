@@ -11,6 +11,7 @@ from lacuna import views
 from lacuna.contract.errors import InvalidRequest
 from lacuna.contract.profile_requests import PREDICTION_NAMES
 from lacuna.contract.profiles import Profile, Source
+from lacuna.theory import shape
 from lacuna.views import compare
 
 curves = st.lists(st.floats(0, 1), min_size=1, max_size=60)
@@ -126,3 +127,17 @@ def test_equal_lengths_are_compared_token_by_token(make_profile: Any) -> None:
     found = compare(a, b, bins=1)
     assert found.difference == [0.0]
     assert found.wasserstein == pytest.approx(abs(swapped[0] - swapped[1]) / 63, rel=1e-4)
+
+
+def test_a_zone_takes_its_support_along() -> None:
+    curve = np.array([5.0] + [0.3] * 18 + [5.0])
+    draws = np.ones((10, 20))
+    draws[:4] = curve
+    zone = views.zone_to_wire(shape.dead_zone(curve, curves=draws))
+    assert zone is not None
+    assert zone.support == 0.4
+    assert zone.start_band is not None
+    bare = views.zone_to_wire(shape.dead_zone(curve))
+    assert bare is not None
+    assert bare.support is None
+    assert views.zone_to_wire(None) is None
