@@ -4,29 +4,38 @@
 
     with Client("http://127.0.0.1:8080") as client:
         profile = client.profile("demo:smollm2-135m-instruct", on_progress=print)
-        placed = client.place(
-            [Chunk("a", 120, 0.9), Chunk("b", 80, 0.4)], profile_id=profile.id
-        )
-        print(placed.order)
+        chunks = [
+            Chunk(id="a", tokens=120, relevance=0.9),
+            Chunk(id="b", tokens=80, relevance=0.4),
+        ]
+        print(client.place(chunks, profile_id=profile.id).order)
 
-`AsyncClient` has the same methods as coroutines; `lacuna.client.offline` places without a service;
-`lacuna.langchain`, `lacuna.llama_index` and `lacuna.haystack` are drop-in reorderers.
+`AsyncClient` has the same methods as coroutines; `OfflinePlacer` places without a service;
+`lacuna.langchain`, `lacuna.llama_index` and `lacuna.haystack` are drop-in reorderers. Answers are
+the models of `lacuna.contract`.
 """
 
-from lacuna.client.clients import AsyncClient, Client
-from lacuna.client.errors import JobFailed, LacunaError, Refused, ServiceAway, WaitedTooLong
-from lacuna.client.reorder import Reorderer
-from lacuna.client.types import (
-    Chunk,
-    Comparison,
-    DeadZone,
-    Job,
-    Placed,
-    Placement,
-    Profile,
-    ProfileSummary,
-    Rollout,
-)
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lacuna.client.clients import AsyncClient, Client
+    from lacuna.client.errors import (
+        JobFailed,
+        LacunaError,
+        Refused,
+        ServiceAway,
+        UnexpectedAnswer,
+        WaitedTooLong,
+    )
+    from lacuna.client.offline import OfflinePlacer
+    from lacuna.client.reorder import Reorderer
+    from lacuna.contract.jobs import Job
+    from lacuna.contract.placements import Chunk, PlacementResponse
+    from lacuna.contract.profiles import Comparison, DeadZone, Profile, ProfileSummary
+    from lacuna.contract.rollouts import RolloutResponse
 
 __all__ = [
     "AsyncClient",
@@ -37,13 +46,49 @@ __all__ = [
     "Job",
     "JobFailed",
     "LacunaError",
-    "Placed",
-    "Placement",
+    "OfflinePlacer",
+    "PlacementResponse",
     "Profile",
     "ProfileSummary",
     "Refused",
     "Reorderer",
-    "Rollout",
+    "RolloutResponse",
     "ServiceAway",
+    "UnexpectedAnswer",
     "WaitedTooLong",
 ]
+
+_MODULES = {
+    "AsyncClient": "client.clients",
+    "Chunk": "contract.placements",
+    "Client": "client.clients",
+    "Comparison": "contract.profiles",
+    "DeadZone": "contract.profiles",
+    "Job": "contract.jobs",
+    "JobFailed": "client.errors",
+    "LacunaError": "client.errors",
+    "OfflinePlacer": "client.offline",
+    "PlacementResponse": "contract.placements",
+    "Profile": "contract.profiles",
+    "ProfileSummary": "contract.profiles",
+    "Refused": "client.errors",
+    "Reorderer": "client.reorder",
+    "RolloutResponse": "contract.rollouts",
+    "ServiceAway": "client.errors",
+    "UnexpectedAnswer": "client.errors",
+    "WaitedTooLong": "client.errors",
+}
+"""Where each name is. It is imported at its first use: httpx and scipy take longer than the rest,
+and most programs need one of the two."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

@@ -1,4 +1,4 @@
-"""A ranker for Haystack, in the place of `LostInTheMiddleRanker`."""
+"""A ranker for Haystack, to use instead of `LostInTheMiddleRanker`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from haystack import Document, component, default_from_dict, default_to_dict
 from haystack.utils import Secret, deserialize_secrets_inplace
 
 from lacuna.client.clients import DEFAULT_URL, AsyncClient, Client
+from lacuna.client.offline import OfflinePlacer
 from lacuna.client.reorder import Placer, Reorderer
 
 
@@ -33,7 +34,7 @@ class LacunaRanker:
         :param url: address of the service.
         :param api_key: if the service asks for one.
         :param profile_path: a saved profile: place without the service.
-        :param timeout: seconds for one request; a service that hangs holds the pipeline so long.
+        :param timeout: seconds for one request; a service that hangs holds the pipeline that long.
         :param retries: attempts after the first.
         :param options: `profile_id` or `model`, and other fields of POST /v1/placements.
         """
@@ -43,9 +44,10 @@ class LacunaRanker:
         self.timeout = timeout
         self.retries = retries
         self.options = dict(options or {})
+        self._offline: OfflinePlacer | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """For pipelines that are saved."""
+        """The arguments of the constructor, for `Pipeline.dumps`."""
         saved: dict[str, Any] = default_to_dict(
             self,
             url=self.url,
@@ -59,7 +61,7 @@ class LacunaRanker:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> LacunaRanker:
-        """For pipelines that are loaded."""
+        """The component as `to_dict` described it, for `Pipeline.loads`."""
         data = {**data, "init_parameters": dict(data["init_parameters"])}
         deserialize_secrets_inplace(data["init_parameters"], keys=["api_key"])
         loaded: LacunaRanker = default_from_dict(cls, data)
@@ -72,8 +74,9 @@ class LacunaRanker:
         :param documents: to reorder.
         :returns: `documents`, a new list.
         """
-        if self.profile_path is not None:
-            return self._ordered(documents, _offline(self.profile_path))
+        offline = self._offline_placer()
+        if offline is not None:
+            return self._ordered(documents, offline)
         with Client(self.url, **self._settings()) as client:
             return self._ordered(documents, client)
 
@@ -85,13 +88,19 @@ class LacunaRanker:
         :returns: `documents`, a new list.
         """
         texts, scores = _read(documents)
-        if self.profile_path is not None:
-            reorderer = Reorderer(_offline(self.profile_path), **self.options)
-            order = await reorderer.aorder(texts, scores)
+        offline = self._offline_placer()
+        if offline is not None:
+            order = await Reorderer(offline, **self.options).aorder(texts, scores)
         else:
             async with AsyncClient(self.url, **self._settings()) as client:
                 order = await Reorderer(client, **self.options).aorder(texts, scores)
         return {"documents": [documents[i] for i in order]}
+
+    def _offline_placer(self) -> OfflinePlacer | None:
+        """Reads the profile at the first run; None where a service places."""
+        if self.profile_path is not None and self._offline is None:
+            self._offline = OfflinePlacer(self.profile_path)
+        return self._offline
 
     def _ordered(self, documents: list[Document], placer: Placer) -> dict[str, list[Document]]:
         order = Reorderer(placer, **self.options).order(*_read(documents))
@@ -105,16 +114,10 @@ class LacunaRanker:
         }
 
 
-def _offline(path: str) -> Placer:
-    from lacuna.client.offline import OfflinePlacer
-
-    return OfflinePlacer(path)
-
-
 def _read(documents: list[Document]) -> tuple[list[str], list[float | None]]:
     texts = []
     for document in documents:
         if document.content is None:
-            raise ValueError(f"document {document.id} is not textual")
+            raise ValueError(f"document {document.id} has no text: only texts can be ranked")
         texts.append(document.content)
     return texts, [document.score for document in documents]

@@ -1,4 +1,4 @@
-"""A document transformer for LangChain, in the place of `LongContextReorder`."""
+"""A document transformer for LangChain, to use instead of `LongContextReorder`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from langchain_core.documents import BaseDocumentTransformer, Document
 
-from lacuna.client.errors import LacunaError
+from lacuna.client.errors import Refused
 from lacuna.client.reorder import Placer, Reorderer
 
 SCORE_KEY = "relevance_score"
@@ -18,14 +18,14 @@ class LacunaReorder(BaseDocumentTransformer):
 
     Args:
         placer: `lacuna.Client`, `lacuna.AsyncClient` (for `atransform_documents`) or
-            `lacuna.client.offline.OfflinePlacer`.
-        score_key: metadata key of the relevance. Without one it is `relevance_score`, as rerankers
-            write it, and when no document has that the given order counts as best first.
+            `lacuna.OfflinePlacer`.
+        score_key: metadata key of the relevance. The default is `relevance_score`, which rerankers
+            write; when no document has that, the given order counts as best first.
         count_tokens: of one text; needed for `max_tokens`.
         options: `profile_id` or `model`, and other fields of POST /v1/placements.
 
     Raises:
-        LacunaError: when documents are transformed, and none has the `score_key` that was given.
+        Refused: when documents are transformed, and none has the `score_key` that was given.
     """
 
     def __init__(
@@ -61,5 +61,5 @@ class LacunaReorder(BaseDocumentTransformer):
         scores = [document.metadata.get(key) for document in documents]
         if self.score_key is not None and texts and all(score is None for score in scores):
             keys = sorted({name for document in documents for name in document.metadata})
-            raise LacunaError(f"no document has {key!r} in its metadata; it has {keys}")
+            raise Refused(f"no document has {key!r} in its metadata; it has {keys}")
         return texts, scores

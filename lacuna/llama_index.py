@@ -1,4 +1,4 @@
-"""A node postprocessor for LlamaIndex, in the place of `LongContextReorder`."""
+"""A node postprocessor for LlamaIndex, to use instead of `LongContextReorder`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LacunaReorder(BaseNodePostprocessor):
 
     Args:
         placer: `lacuna.Client`, `lacuna.AsyncClient` (for `apostprocess_nodes`) or
-            `lacuna.client.offline.OfflinePlacer`.
+            `lacuna.OfflinePlacer`.
         count_tokens: of one text; needed for `max_tokens`.
         options: `profile_id` or `model`, and other fields of POST /v1/placements.
 
@@ -38,7 +38,7 @@ class LacunaReorder(BaseNodePostprocessor):
 
     @classmethod
     def class_name(cls) -> str:
-        """Name under which the library knows it."""
+        """Name under which LlamaIndex saves and loads it."""
         return "LacunaReorder"
 
     def _postprocess_nodes(

@@ -1,6 +1,6 @@
-"""The blocking client.
+"""The two clients of a service: `Client` blocks, `AsyncClient` has the same calls as coroutines.
 
-The async client.
+What a call asks and how it retries is in `lacuna.client.flows`; here is the input and output.
 """
 
 from __future__ import annotations
@@ -14,40 +14,20 @@ from typing import Any, Self, TypeVar
 import httpx
 
 from lacuna.client import flows
-from lacuna.client.flows import Flow, Patience, Send
-from lacuna.client.types import (
-    Chunk,
-    Comparison,
-    Job,
-    Json,
-    Placement,
-    Profile,
-    ProfileSummary,
-    Rollout,
-)
+from lacuna.client.chunks import placement_request
+from lacuna.client.errors import Refused
+from lacuna.client.flows import Flow, Retries, Send
+from lacuna.contract.jobs import Job
+from lacuna.contract.models import ModelCatalogue
+from lacuna.contract.placements import Chunk, PlacementResponse
+from lacuna.contract.profiles import Comparison, Profile, ProfilePage
+from lacuna.contract.rollouts import RolloutResponse
 
 T = TypeVar("T")
-Progress = Callable[[Job], None]
+OnProgress = Callable[[Job], None]
 DEFAULT_URL = "http://127.0.0.1:8080"
-_SLACK = 15.0
-
-
-def headers(api_key: str | None) -> dict[str, str]:
-    """Of every request."""
-    return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-
-
-def arguments(step: Send, timeout: float) -> dict[str, Any]:
-    """What httpx takes; a request that may be held open gets that much longer."""
-    held = float(step.headers.get("Prefer", "wait=0").rpartition("=")[2])
-    return {
-        "method": step.method,
-        "url": step.path,
-        "json": step.body,
-        "params": dict(step.query) or None,
-        "headers": dict(step.headers),
-        "timeout": max(timeout, held + _SLACK) if held else timeout,
-    }
+_SLACK_SECONDS = 15.0
+"""How much longer than the service may hold an answer we wait for it."""
 
 
 class Client:
@@ -61,8 +41,10 @@ class Client:
         longest_wait: a `Retry-After` beyond this many seconds raises at once.
         transport: of httpx, for tests and proxies.
 
-    Every method raises `Refused` when the service says no and `ServiceAway` when it does not
-    answer after all retries.
+    Raises:
+        Refused: `url` or `api_key` cannot be used. Every method raises it when the service refuses
+            the request, `ServiceAway` when the service does not answer after all retries, and
+            `UnexpectedAnswer` when something else than a Lacuna service answers.
     """
 
     def __init__(
@@ -75,9 +57,9 @@ class Client:
         longest_wait: float = 60.0,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._patience = Patience(retries, longest_wait)
+        self._retries = Retries(retries, longest_wait)
         self._timeout = timeout
-        self._http = httpx.Client(base_url=url, headers=headers(api_key), transport=transport)
+        self._http = httpx.Client(**_connection(url, api_key), transport=transport)
 
     def __enter__(self) -> Self:
         return self
@@ -99,15 +81,15 @@ class Client:
         model: str,
         *,
         timeout: float = 3600.0,
-        on_progress: Progress | None = None,
+        on_progress: OnProgress | None = None,
         **options: Any,
     ) -> Profile:
         """Measure a model, or read its profile if it is known.
 
         Args:
             model: hub id, `local:NAME`, `demo:NAME` or `preset:NAME`.
-            timeout: seconds to wait; the job goes on afterwards.
-            on_progress: called with every state of the job that is seen.
+            timeout: seconds to wait; the job goes on afterwards. `math.inf` waits to the end.
+            on_progress: called with every state of the job that is seen, about once a second.
             options: other fields of POST /v1/profiles, such as `sequence_length`.
 
         Raises:
@@ -115,56 +97,67 @@ class Client:
             JobFailed: the measurement failed or was cancelled.
         """
         request = {"model": model, **options}
-        return self._run(flows.profile(self._patience, request, timeout, on_progress))
+        return self._run(flows.profile(self._retries, request, timeout, on_progress))
 
-    def submit(self, model: str, **options: Any) -> Job:
-        """Ask for a profile without waiting; a known one is a job that is done."""
-        return self._run(flows.submit(self._patience, {"model": model, **options}))
+    def submit(self, model: str, **options: Any) -> Job | Profile:
+        """Ask for a profile without waiting: its job, or the profile if it is known already."""
+        return self._run(flows.submit(self._retries, {"model": model, **options}))
 
     def wait(
-        self, job: Job, *, timeout: float = 3600.0, on_progress: Progress | None = None
+        self, job: Job, *, timeout: float = 3600.0, on_progress: OnProgress | None = None
     ) -> Job:
-        """The job at its end; raises as `profile` does."""
-        return self._run(flows.wait_for(self._patience, job, timeout, on_progress))
+        """The job once it is done. A service that is away for less than a minute is waited for.
+
+        Raises:
+            WaitedTooLong, JobFailed: as `profile` does.
+        """
+        return self._run(flows.wait_for(self._retries, job, timeout, on_progress))
 
     def job(self, job_id: str) -> Job:
         """A job as it stands."""
-        return self._run(flows.job(self._patience, job_id))
+        return self._run(flows.read_job(self._retries, job_id))
 
     def cancel(self, job_id: str) -> Job:
-        """Withdraw a job."""
-        return self._run(flows.job(self._patience, job_id, cancel=True))
+        """Withdraw from a job; it stops when nobody else wants it."""
+        return self._run(flows.cancel_job(self._retries, job_id))
 
     def get_profile(self, profile_id: str) -> Profile:
         """A profile by id."""
-        return self._run(flows.read(self._patience, profile_id))
+        return self._run(flows.read_profile(self._retries, profile_id))
 
-    def profiles(self, model: str | None = None, *, limit: int = 20) -> list[ProfileSummary]:
-        """Summaries, newest first."""
-        return self._run(flows.listing(self._patience, model, limit))
+    def export(self, profile_id: str, form: str = "json") -> bytes:
+        """A profile as the service sends it, to be saved: `json`, `csv`, `svg` or `png`."""
+        return self._run(flows.export(self._retries, profile_id, form))
 
-    def place(self, chunks: Iterable[Chunk | Mapping[str, Any]], **options: Any) -> Placement:
-        """Order chunks.
+    def profiles(self, model: str | None = None, *, limit: int = 20) -> ProfilePage:
+        """Summaries of at most `limit` profiles, newest first. `next` is None if these are all."""
+        return self._run(flows.list_profiles(self._retries, model, limit))
+
+    def place(
+        self, chunks: Iterable[Chunk | Mapping[str, Any]], **options: Any
+    ) -> PlacementResponse:
+        """The order of chunks in which the model listens most to what matters.
 
         Args:
-            chunks: in the caller's order of preference.
-            options: one of `profile_id`, `model`, `density`, and other fields of
+            chunks: in the caller's order of preference, which settles ties.
+            options: one of `profile_id`, `model`, `density`, `architecture`, and other fields of
                 POST /v1/placements.
         """
-        request = flows.placement_request(chunks, options)
-        return self._run(flows.place(self._patience, request))
+        request = placement_request(chunks, options)
+        return self._run(flows.place_chunks(self._retries, request))
 
-    def rollout(self, **request: Any) -> Rollout:
+    def rollout(self, **request: Any) -> RolloutResponse:
         """Theory alone; the fields of POST /v1/rollouts."""
-        return self._run(flows.rollout(self._patience, request))
+        return self._run(flows.rollout(self._retries, request))
 
-    def compare(self, a: str, b: str, *, source: str = "measured") -> Comparison:
-        """Two profiles by id."""
-        return self._run(flows.compare(self._patience, a, b, source))
+    def compare(self, a: str, b: str, **options: str | int) -> Comparison:
+        """How profile `b` differs from profile `a`, by id; `source` and `bins` as in
+        GET /v1/comparisons."""
+        return self._run(flows.compare(self._retries, {"a": a, "b": b, **options}))
 
-    def models(self) -> Json:
+    def models(self) -> ModelCatalogue:
         """What the workers offer."""
-        return self._run(flows.models(self._patience))
+        return self._run(flows.models(self._retries))
 
     def _run(self, flow: Flow[T]) -> T:
         response: httpx.Response | None = None
@@ -173,8 +166,8 @@ class Client:
             while True:
                 if isinstance(step, Send):
                     try:
-                        response = self._http.request(**arguments(step, self._timeout))
-                    except httpx.TransportError as error:
+                        response = self._http.request(**_request(step, self._timeout))
+                    except httpx.RequestError as error:
                         step = flow.throw(error)
                         continue
                 else:
@@ -199,9 +192,9 @@ class AsyncClient:
         longest_wait: float = 60.0,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._patience = Patience(retries, longest_wait)
+        self._retries = Retries(retries, longest_wait)
         self._timeout = timeout
-        self._http = httpx.AsyncClient(base_url=url, headers=headers(api_key), transport=transport)
+        self._http = httpx.AsyncClient(**_connection(url, api_key), transport=transport)
 
     async def __aenter__(self) -> Self:
         return self
@@ -223,55 +216,61 @@ class AsyncClient:
         model: str,
         *,
         timeout: float = 3600.0,
-        on_progress: Progress | None = None,
+        on_progress: OnProgress | None = None,
         **options: Any,
     ) -> Profile:
         """See `Client.profile`."""
         request = {"model": model, **options}
-        return await self._run(flows.profile(self._patience, request, timeout, on_progress))
+        return await self._run(flows.profile(self._retries, request, timeout, on_progress))
 
-    async def submit(self, model: str, **options: Any) -> Job:
+    async def submit(self, model: str, **options: Any) -> Job | Profile:
         """See `Client.submit`."""
-        return await self._run(flows.submit(self._patience, {"model": model, **options}))
+        return await self._run(flows.submit(self._retries, {"model": model, **options}))
 
     async def wait(
-        self, job: Job, *, timeout: float = 3600.0, on_progress: Progress | None = None
+        self, job: Job, *, timeout: float = 3600.0, on_progress: OnProgress | None = None
     ) -> Job:
         """See `Client.wait`."""
-        return await self._run(flows.wait_for(self._patience, job, timeout, on_progress))
+        return await self._run(flows.wait_for(self._retries, job, timeout, on_progress))
 
     async def job(self, job_id: str) -> Job:
         """See `Client.job`."""
-        return await self._run(flows.job(self._patience, job_id))
+        return await self._run(flows.read_job(self._retries, job_id))
 
     async def cancel(self, job_id: str) -> Job:
         """See `Client.cancel`."""
-        return await self._run(flows.job(self._patience, job_id, cancel=True))
+        return await self._run(flows.cancel_job(self._retries, job_id))
 
     async def get_profile(self, profile_id: str) -> Profile:
         """See `Client.get_profile`."""
-        return await self._run(flows.read(self._patience, profile_id))
+        return await self._run(flows.read_profile(self._retries, profile_id))
 
-    async def profiles(self, model: str | None = None, *, limit: int = 20) -> list[ProfileSummary]:
+    async def export(self, profile_id: str, form: str = "json") -> bytes:
+        """See `Client.export`."""
+        return await self._run(flows.export(self._retries, profile_id, form))
+
+    async def profiles(self, model: str | None = None, *, limit: int = 20) -> ProfilePage:
         """See `Client.profiles`."""
-        return await self._run(flows.listing(self._patience, model, limit))
+        return await self._run(flows.list_profiles(self._retries, model, limit))
 
-    async def place(self, chunks: Iterable[Chunk | Mapping[str, Any]], **options: Any) -> Placement:
+    async def place(
+        self, chunks: Iterable[Chunk | Mapping[str, Any]], **options: Any
+    ) -> PlacementResponse:
         """See `Client.place`."""
-        request = flows.placement_request(chunks, options)
-        return await self._run(flows.place(self._patience, request))
+        request = placement_request(chunks, options)
+        return await self._run(flows.place_chunks(self._retries, request))
 
-    async def rollout(self, **request: Any) -> Rollout:
+    async def rollout(self, **request: Any) -> RolloutResponse:
         """See `Client.rollout`."""
-        return await self._run(flows.rollout(self._patience, request))
+        return await self._run(flows.rollout(self._retries, request))
 
-    async def compare(self, a: str, b: str, *, source: str = "measured") -> Comparison:
+    async def compare(self, a: str, b: str, **options: str | int) -> Comparison:
         """See `Client.compare`."""
-        return await self._run(flows.compare(self._patience, a, b, source))
+        return await self._run(flows.compare(self._retries, {"a": a, "b": b, **options}))
 
-    async def models(self) -> Json:
+    async def models(self) -> ModelCatalogue:
         """See `Client.models`."""
-        return await self._run(flows.models(self._patience))
+        return await self._run(flows.models(self._retries))
 
     async def _run(self, flow: Flow[T]) -> T:
         response: httpx.Response | None = None
@@ -280,8 +279,8 @@ class AsyncClient:
             while True:
                 if isinstance(step, Send):
                     try:
-                        response = await self._http.request(**arguments(step, self._timeout))
-                    except httpx.TransportError as error:
+                        response = await self._http.request(**_request(step, self._timeout))
+                    except httpx.RequestError as error:
                         step = flow.throw(error)
                         continue
                 else:
@@ -291,3 +290,36 @@ class AsyncClient:
         except StopIteration as stop:
             result: T = stop.value
             return result
+
+
+def _connection(url: str, api_key: str | None) -> dict[str, Any]:
+    """What both of httpx's clients take; a wrong address or key is found before any request.
+
+    Raises:
+        Refused: `field` is `url` or `api_key`.
+    """
+    try:
+        address = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise Refused(f"{url!r} is not an address: {error}", field="url") from error
+    if address.scheme not in ("http", "https"):
+        raise Refused(f"{url!r} does not begin with http:// or https://", field="url")
+    if not address.host:
+        raise Refused(f"{url!r} names no host", field="url")
+    if api_key is None:
+        return {"base_url": address}
+    if not (api_key.isascii() and api_key.isprintable()):
+        raise Refused("a key has printable ASCII characters only", field="api_key")
+    return {"base_url": address, "headers": {"Authorization": f"Bearer {api_key}"}}
+
+
+def _request(step: Send, timeout: float) -> dict[str, Any]:
+    """What httpx's `request` takes; one that may be held open gets that much longer."""
+    return {
+        "method": step.method,
+        "url": step.path,
+        "json": step.body,
+        "params": dict(step.query) or None,
+        "headers": {"Prefer": f"wait={step.held}"} if step.held else None,
+        "timeout": max(timeout, step.held + _SLACK_SECONDS) if step.held else timeout,
+    }

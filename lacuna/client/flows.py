@@ -1,251 +1,148 @@
-"""Every call of the API as a generator of steps (`lacuna.client.flows`), for both clients alike.
+"""Every call of the API as a generator, without input or output: `Client` and `AsyncClient` drive
+the same ones.
 
-One request with retries, without input or output.
-
-A flow yields `Send` (and is resumed with the response, or with the transport's exception) or
-`Sleep`; the clients drive it.
+A flow yields `Send` and is resumed with the response, or with httpx's exception; or it yields
+`Sleep`. What it returns is the answer.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 import httpx
+from pydantic import ValidationError
 
-from lacuna.client.errors import JobFailed, LacunaError, Refused, ServiceAway, WaitedTooLong
-from lacuna.client.types import (
-    Chunk,
-    Comparison,
-    Job,
-    Json,
-    Placement,
-    Profile,
-    ProfileSummary,
-    Rollout,
+from lacuna.client.errors import (
+    JobFailed,
+    Refused,
+    ServiceAway,
+    UnexpectedAnswer,
+    WaitedTooLong,
+    is_retryable,
 )
+from lacuna.contract.base import Wire
+from lacuna.contract.jobs import Job
+from lacuna.contract.models import ModelCatalogue
+from lacuna.contract.placements import PlacementResponse
+from lacuna.contract.profiles import Comparison, Profile, ProfilePage, ProfileSummary
+from lacuna.contract.rollouts import RolloutResponse
 
-_POLL_SECONDS = 10.0
-_BETWEEN_POLLS = 0.2
-
-
-def submit(patience: Patience, request: Json) -> Flow[Job]:
-    """Ask for a profile; a known one is a job that is done."""
-    response = yield from patience.send(Send("POST", "/v1/profiles", request))
-    answer = response.json()
-    if response.status_code == httpx.codes.ACCEPTED:
-        return Job.from_json(answer)
-    return Job("", "done", 1.0, "known", None, None, answer["id"], None, answer)
-
-
-def wait_for(
-    patience: Patience, job: Job, timeout: float, on_progress: Callable[[Job], None] | None
-) -> Flow[Job]:
-    """The job at its end.
-
-    Raises:
-        WaitedTooLong: it is not over after `timeout` seconds.
-        JobFailed: it ended without a profile.
-    """
-    end = time.monotonic() + timeout
-    while True:
-        if on_progress is not None:
-            on_progress(job)
-        if job.finished:
-            break
-        left = end - time.monotonic()
-        if left <= 0:
-            raise WaitedTooLong(job)
-        asked = time.monotonic()
-        # The service holds the answer until the job ends, or for so long; shorter when the caller
-        # wants to see progress.
-        held = min(left, 1.0 if on_progress is not None else _POLL_SECONDS)
-        step = Send("GET", f"/v1/jobs/{job.id}", headers={"Prefer": f"wait={max(1, round(held))}"})
-        response = yield from patience.send(step)
-        job = Job.from_json(response.json())
-        if not job.finished and time.monotonic() - asked < _BETWEEN_POLLS:
-            yield Sleep(_BETWEEN_POLLS)
-    if job.profile_id is None:
-        failure = job.failure or {"code": job.state, "detail": job.message, "retryable": True}
-        raise JobFailed(failure["code"], failure["detail"], retryable=failure["retryable"])
-    return job
-
-
-def profile(
-    patience: Patience, request: Json, timeout: float, on_progress: Callable[[Job], None] | None
-) -> Flow[Profile]:
-    """Ask, wait, read."""
-    job = yield from submit(patience, request)
-    job = yield from wait_for(patience, job, timeout, on_progress)
-    if "measured" in job.raw:
-        return Profile.from_json(job.raw)
-    assert job.profile_id is not None
-    return (yield from read(patience, job.profile_id))
-
-
-def read(patience: Patience, profile_id: str) -> Flow[Profile]:
-    """One profile."""
-    return Profile.from_json((yield from _get(patience, f"/v1/profiles/{profile_id}")))
-
-
-def listing(patience: Patience, model: str | None, limit: int) -> Flow[list[ProfileSummary]]:
-    """Summaries, newest first, over as many pages as `limit` needs."""
-    found: list[ProfileSummary] = []
-    query: dict[str, str | int | float] = {} if model is None else {"model": model}
-    while len(found) < limit:
-        query["limit"] = min(limit - len(found), 100)
-        page = yield from _get(patience, "/v1/profiles", query)
-        found += [ProfileSummary.from_json(item) for item in page["items"]]
-        if page["next"] is None:
-            break
-        query["cursor"] = page["next"]
-    return found
-
-
-def job(patience: Patience, job_id: str, *, cancel: bool = False) -> Flow[Job]:
-    """Read or cancel a job."""
-    step = Send("DELETE" if cancel else "GET", f"/v1/jobs/{job_id}")
-    response = yield from patience.send(step)
-    return Job.from_json(response.json())
-
-
-def place(patience: Patience, request: Json) -> Flow[Placement]:
-    """Order chunks."""
-    response = yield from patience.send(Send("POST", "/v1/placements", request))
-    return Placement.from_json(response.json())
-
-
-def rollout(patience: Patience, request: Json) -> Flow[Rollout]:
-    """Theory alone."""
-    response = yield from patience.send(Send("POST", "/v1/rollouts", request))
-    return Rollout.from_json(response.json())
-
-
-def compare(patience: Patience, a: str, b: str, source: str) -> Flow[Comparison]:
-    """Two profiles."""
-    query = {"a": a, "b": b, "source": source}
-    return Comparison.from_json((yield from _get(patience, "/v1/comparisons", query)))
-
-
-def models(patience: Patience) -> Flow[Json]:
-    """What the workers offer."""
-    return (yield from _get(patience, "/v1/models"))
-
-
-def placement_request(chunks: Iterable[Chunk | Mapping[str, Any]], options: Json) -> Json:
-    """The body of POST /v1/placements; nothing of the caller's is changed.
-
-    Raises:
-        LacunaError: no curve is named, or a chunk is neither a Chunk nor a mapping.
-    """
-    listed = [_chunk(at, one) for at, one in enumerate(chunks)]
-    given = {name: value for name, value in options.items() if value is not None}
-    if not {"profile_id", "model", "density", "architecture"} & given.keys():
-        raise LacunaError("give profile_id, model, density or architecture")
-    return {**given, "chunks": listed}
-
-
-def _chunk(at: int, given: object) -> Json:
-    if isinstance(given, Chunk):
-        return given.to_json()
-    if isinstance(given, Mapping):
-        return dict(given)
-    raise LacunaError(
-        f"chunks[{at}] is of type {type(given).__name__}: give a Chunk, or a mapping with id, "
-        "tokens (or text) and relevance"
-    )
-
-
-def _get(
-    patience: Patience, path: str, query: Mapping[str, str | int | float] | None = None
-) -> Flow[Json]:
-    response = yield from patience.send(Send("GET", path, query=query or {}))
-    answer: Json = response.json()
-    return answer
-
-
+Json = dict[str, Any]
+Answer = TypeVar("Answer", bound=Wire)
 T = TypeVar("T")
+
 RETRIED = frozenset({429, 502, 503, 504})
-_TRANSIENT = frozenset({"worker_lost", "cancelled", "internal_error", "model_unreachable"})
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 8.0
+_OUTAGE_SECONDS = 60.0
+"""How long a wait for a job bears a service that is away: it may be restarting."""
+_HELD_SECONDS, _HELD_WITH_PROGRESS = 10.0, 1.0
+"""How long the service is asked to hold an answer; shorter when the caller watches progress."""
+_BETWEEN_POLLS = 0.2
+_PAGE = 100
 
 
 @dataclass(frozen=True)
 class Send:
-    """Make this request."""
+    """Make this request.
+
+    Args:
+        body: sent as JSON; None sends no body.
+        held: seconds for which the service may hold the answer back (`Prefer: wait`).
+    """
 
     method: str
     path: str
     body: Json | None = None
-    query: Mapping[str, str | int | float] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str | int] = field(default_factory=dict)
+    held: int = 0
 
 
 @dataclass(frozen=True)
 class Sleep:
-    """Wait so many seconds."""
+    """Wait this many seconds."""
 
     seconds: float
 
 
-Step = Send | Sleep
-Flow = Generator[Step, httpx.Response | None, T]
+Flow = Generator[Send | Sleep, httpx.Response | None, T]
 
 
 @dataclass(frozen=True)
-class Patience:
+class Retries:
     """How often and how long to retry.
 
     Every request of this API may be repeated: measurements are named by their content.
 
     Args:
-        retries: after the first attempt.
-        longest_wait: a `Retry-After` beyond this many seconds is not waited for.
+        count: attempts after the first.
+        longest_wait: a `Retry-After` beyond this many seconds raises at once.
     """
 
-    retries: int = 4
+    count: int = 4
     longest_wait: float = 60.0
 
-    def send(self, step: Send) -> Flow[httpx.Response]:
-        """The response below 400.
+    def send(self, step: Send, outage: float = 0.0) -> Flow[httpx.Response]:
+        """The response, if its status is 2xx.
+
+        Args:
+            outage: seconds for which retries go on even beyond `count`.
 
         Raises:
-            Refused, JobFailed, ServiceAway.
+            Refused: the service says no.
+            JobFailed: the service waited for a job, and it failed.
+            ServiceAway: no answer, or 429, 502, 503 or 504 after all retries; any other 5xx.
         """
-        for attempt in range(self.retries + 1):
-            pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**attempt) * (0.5 + random.random() / 2)
+        attempt, began = 0, time.monotonic()
+        while True:
             try:
                 response = yield step
-            except httpx.TransportError as error:
-                if attempt == self.retries:
-                    raise ServiceAway(f"no answer: {error or type(error).__name__}") from error
-                yield Sleep(pause)
-                continue
-            assert response is not None
-            if response.status_code < 400:
-                return response
-            problem = _problem(response)
-            if "job" in problem:
-                raise JobFailed(
-                    str(problem.get("code")),
-                    str(problem.get("detail")),
-                    retryable=problem.get("code") in _TRANSIENT,
-                )
-            if response.status_code not in RETRIED:
-                if response.status_code >= 500:
-                    raise ServiceAway(str(Refused(response.status_code, problem)))
-                raise Refused(response.status_code, problem)
-            asked = retry_after(response.headers.get("Retry-After"))
-            pause = pause if asked is None else asked
-            if attempt == self.retries or pause > self.longest_wait:
-                raise ServiceAway(str(Refused(response.status_code, problem)))
+            except httpx.RequestError as error:
+                failure = ServiceAway(f"no answer: {error or type(error).__name__}")
+                failure.__cause__ = error
+                asked = None
+            else:
+                assert response is not None
+                if response.is_success:
+                    return response
+                failure = _unavailable(response)
+                asked = retry_after(response.headers.get("Retry-After"))
+            backoff = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(attempt, 10))
+            pause = backoff * (0.5 + random.random() / 2) if asked is None else asked
+            hopeless = failure.status is not None and failure.status not in RETRIED
+            spent = attempt >= self.count and time.monotonic() - began >= outage
+            if hopeless or spent or pause > self.longest_wait:
+                raise failure
             yield Sleep(pause)
-        raise AssertionError("unreachable")
+            attempt += 1
+
+
+def _unavailable(response: httpx.Response) -> ServiceAway:
+    """What to raise when retries do not help; raises at once what no retry can help.
+
+    Raises:
+        Refused, JobFailed: see `Retries.send`.
+    """
+    status, problem = response.status_code, _problem(response)
+    refusal = Refused.of_problem(status, problem, response.reason_phrase)
+    if "job" in problem:
+        raise JobFailed(refusal.code, refusal.detail, retryable=is_retryable(refusal.code))
+    if status not in RETRIED and status < 500:
+        raise refusal
+    return ServiceAway(str(refusal), status=status)
+
+
+def _problem(response: httpx.Response) -> Json:
+    try:
+        problem = response.json()
+    except ValueError:
+        return {}
+    return problem if isinstance(problem, dict) else {}
 
 
 def retry_after(value: str | None) -> float | None:
@@ -265,9 +162,124 @@ def retry_after(value: str | None) -> float | None:
     return max(0.0, (when - datetime.now(UTC)).total_seconds())
 
 
-def _problem(response: httpx.Response) -> Json:
+def submit(retries: Retries, request: Json) -> Flow[Job | Profile]:
+    """POST /v1/profiles: the job, or the profile where it is known already."""
+    response = yield from retries.send(Send("POST", "/v1/profiles", request))
+    if response.status_code == httpx.codes.ACCEPTED:
+        return _read(Job, response)
+    return _read(Profile, response)
+
+
+def wait_for(
+    retries: Retries, job: Job, timeout: float, on_progress: Callable[[Job], None] | None
+) -> Flow[Job]:
+    """The job at its end.
+
+    Raises:
+        WaitedTooLong: it is not over after `timeout` seconds.
+        JobFailed: it ended without a profile.
+    """
+    end = time.monotonic() + timeout
+    while True:
+        if on_progress is not None:
+            on_progress(job)
+        if job.finished:
+            break
+        left = end - time.monotonic()
+        if left <= 0:
+            raise WaitedTooLong(job)
+        asked = time.monotonic()
+        held = min(left, _HELD_SECONDS if on_progress is None else _HELD_WITH_PROGRESS)
+        step = Send("GET", f"/v1/jobs/{job.id}", held=max(1, round(held)))
+        response = yield from retries.send(step, outage=min(left, _OUTAGE_SECONDS))
+        job = _read(Job, response)
+        if not job.finished and time.monotonic() - asked < _BETWEEN_POLLS:
+            yield Sleep(_BETWEEN_POLLS)
+    if job.profile is None:
+        raise JobFailed.of_job(job)
+    return job
+
+
+def profile(
+    retries: Retries, request: Json, timeout: float, on_progress: Callable[[Job], None] | None
+) -> Flow[Profile]:
+    """Ask, wait, read."""
+    found = yield from submit(retries, request)
+    if isinstance(found, Profile):
+        return found
+    done = yield from wait_for(retries, found, timeout, on_progress)
+    return (yield from read_profile(retries, done.profile_id or ""))
+
+
+def read_profile(retries: Retries, profile_id: str) -> Flow[Profile]:
+    """GET /v1/profiles/{id}."""
+    return (yield from _get(Profile, retries, f"/v1/profiles/{profile_id}"))
+
+
+def export(retries: Retries, profile_id: str, form: str) -> Flow[bytes]:
+    """GET /v1/profiles/{id}.{form}."""
+    response = yield from retries.send(Send("GET", f"/v1/profiles/{profile_id}.{form}"))
+    return response.content
+
+
+def list_profiles(retries: Retries, model: str | None, limit: int) -> Flow[ProfilePage]:
+    """GET /v1/profiles, as often as `limit` needs."""
+    found: list[ProfileSummary] = []
+    query: dict[str, str | int] = {} if model is None else {"model": model}
+    while True:
+        query["limit"] = max(1, min(limit - len(found), _PAGE))
+        page = yield from _get(ProfilePage, retries, "/v1/profiles", query)
+        found += page.items
+        if page.next is None or len(found) >= limit:
+            return ProfilePage(items=found, next=page.next)
+        query["cursor"] = page.next
+
+
+def read_job(retries: Retries, job_id: str) -> Flow[Job]:
+    """GET /v1/jobs/{id}."""
+    return (yield from _get(Job, retries, f"/v1/jobs/{job_id}"))
+
+
+def cancel_job(retries: Retries, job_id: str) -> Flow[Job]:
+    """DELETE /v1/jobs/{id}."""
+    return _read(Job, (yield from retries.send(Send("DELETE", f"/v1/jobs/{job_id}"))))
+
+
+def place_chunks(retries: Retries, request: Json) -> Flow[PlacementResponse]:
+    """POST /v1/placements."""
+    response = yield from retries.send(Send("POST", "/v1/placements", request))
+    return _read(PlacementResponse, response)
+
+
+def rollout(retries: Retries, request: Json) -> Flow[RolloutResponse]:
+    """POST /v1/rollouts."""
+    response = yield from retries.send(Send("POST", "/v1/rollouts", request))
+    return _read(RolloutResponse, response)
+
+
+def compare(retries: Retries, query: Mapping[str, str | int]) -> Flow[Comparison]:
+    """GET /v1/comparisons."""
+    return (yield from _get(Comparison, retries, "/v1/comparisons", query))
+
+
+def models(retries: Retries) -> Flow[ModelCatalogue]:
+    """GET /v1/models."""
+    return (yield from _get(ModelCatalogue, retries, "/v1/models"))
+
+
+def _get(
+    model: type[Answer], retries: Retries, path: str, query: Mapping[str, str | int] | None = None
+) -> Flow[Answer]:
+    return _read(model, (yield from retries.send(Send("GET", path, query=query or {}))))
+
+
+def _read(model: type[Answer], response: httpx.Response) -> Answer:
     try:
-        problem = response.json()
-    except ValueError:
-        return {}
-    return problem if isinstance(problem, dict) else {}
+        return model.of_answer(response.content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UnexpectedAnswer(
+            f"{response.url} does not answer with a {model.__name__} that this version can read: "
+            + (f"{where}: {first['msg']}" if where else first["msg"])
+        ) from error

@@ -1,40 +1,30 @@
-"""Placement without the service, from a saved profile: for machines without a network.
+"""Placement without a service, along a saved profile: for machines without a network.
 
-The arithmetic is the service's own (lacuna-service without its gateway and worker: numpy and
-pydantic, no torch), so that both give the same answer, now and in the next version. From the root
-of a checkout: `pip install . "./clients/python[offline]"`.
+The arithmetic is the one that the service runs, so both give the same answer.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lacuna.client.errors import LacunaError, Refused
-from lacuna.client.flows import placement_request
-from lacuna.client.types import Chunk, Json, Placement, Profile
+from pydantic import ValidationError
+from pydantic_core import to_json
 
-try:
-    from lacuna.contract import profiles
-    from lacuna.contract.errors import LacunaError as ServiceError
-    from lacuna.contract.placements import PlacementRequest
-    from lacuna.placement.answer import place
-    from lacuna.placement.curve import of_body
-except ImportError as missing:
-    raise ImportError(
-        "placement offline needs the package lacuna-service; from the root of a checkout: "
-        'pip install . "./clients/python[offline]"'
-    ) from missing
+from lacuna.client.chunks import placement_request
+from lacuna.client.errors import Refused
+from lacuna.contract.errors import InvalidRequest, LacunaError
+from lacuna.contract.placements import Chunk, PlacementRequest, PlacementResponse
+from lacuna.contract.profiles import Profile
 
 
 class OfflinePlacer:
-    """Places chunks by one profile.
+    """Places chunks by one profile; may stand wherever a `Client` places, in the reorderers too.
 
     Args:
-        profile: path of a profile saved as JSON (GET /v1/profiles/{id}, or `lacuna profile`), the
-            same as a mapping, or a `Profile`.
+        profile: path of a profile saved as JSON (`Client.export`, or `lacuna profile`), the same
+            as a mapping, or a `Profile`.
 
     Raises:
         Refused: the file holds no profile.
@@ -42,37 +32,86 @@ class OfflinePlacer:
 
     def __init__(self, profile: str | Path | Profile | Mapping[str, Any]) -> None:
         if isinstance(profile, str | Path):
-            document = Path(profile).read_bytes()
+            self._profile = parse_profile(Path(profile).read_bytes(), str(profile))
+        elif isinstance(profile, Profile):
+            self._profile = profile
         else:
-            raw = profile.raw if isinstance(profile, Profile) else dict(profile)
-            document = json.dumps(raw).encode()
-        try:
-            self._profile = profiles.Profile.model_validate_json(document)
-        except ValueError as error:
-            raise Refused(422, {"code": "invalid_request", "detail": str(error)}) from error
+            self._profile = parse_profile(to_json(profile), "the mapping")
 
     @property
     def profile_id(self) -> str:
         """Id of the profile."""
         return self._profile.id
 
-    def place(self, chunks: Iterable[Chunk | Mapping[str, Any]], **options: Any) -> Placement:
-        """As `Client.place`; the profile is this one."""
+    def place(
+        self, chunks: Iterable[Chunk | Mapping[str, Any]], **options: Any
+    ) -> PlacementResponse:
+        """As `Client.place`, along this profile. Chunks need `tokens`: there is no tokenizer here.
+
+        Raises:
+            Refused: the service would refuse the request too, or it names another profile.
+        """
         named = {name: options[name] for name in ("profile_id", "model") if options.get(name)}
         if named.get("profile_id", self.profile_id) != self.profile_id or (
             named.get("model", self._profile.model.id) != self._profile.model.id
         ):
-            raise LacunaError(f"this file holds profile {self.profile_id}, not {named}")
+            raise Refused(f"this file holds profile {self.profile_id}, not {named}")
         options = {name: value for name, value in options.items() if name not in named}
         body = placement_request(chunks, {**options, "profile_id": self.profile_id})
-        if any("text" in chunk for chunk in body["chunks"]):
-            raise LacunaError("offline no tokenizer is at hand: give `tokens`")
         try:
-            request = PlacementRequest.model_validate_json(json.dumps(body))
-            answer = place(request, of_body(self._profile, request.source))
-        except ServiceError as error:
-            raise Refused(422, {"code": error.code, "detail": error.detail}) from error
-        except ValueError as error:
-            raise Refused(422, {"code": "invalid_request", "detail": str(error)}) from error
-        result: Json = answer.model_dump(mode="json")
-        return Placement.from_json(result)
+            request = PlacementRequest.model_validate_json(to_json(body))
+            return place_along(request, self._profile)
+        except ValidationError as error:
+            raise Refused(_first_fault(error)) from error
+        except LacunaError as error:
+            raise Refused.of_error(error) from error
+
+
+def place_along(request: PlacementRequest, profile: Profile | None = None) -> PlacementResponse:
+    """The service's answer to a request whose curve is at hand.
+
+    Args:
+        request: with a `density`, an `architecture`, or the id of `profile`.
+        profile: the curve's origin; None takes what the request itself gives.
+
+    Raises:
+        InvalidRequest, TooLong: as the service would refuse it; and chunks without `tokens`.
+    """
+    # numpy and scipy are slow to import, and reading a profile needs neither.
+    from lacuna.placement import curve
+    from lacuna.placement.answer import place
+
+    if any(chunk.tokens is None for chunk in request.chunks):
+        raise InvalidRequest(
+            "`text` needs a tokenizer, and offline there is none: give `tokens`, or ask a service",
+            field="chunks.text",
+        )
+    if profile is not None:
+        return place(request, curve.of_body(profile, request.source))
+    if request.density is not None:
+        return place(request, curve.of_density(request.density))
+    if request.architecture is None:
+        raise InvalidRequest("without a service, give a profile, `density` or `architecture`")
+    return place(request, curve.of_architecture(request.architecture))
+
+
+def parse_profile(document: bytes | str, name: str) -> Profile:
+    """A profile from the JSON that `lacuna profile` or GET /v1/profiles/{id} wrote, of any version.
+
+    Args:
+        document: the JSON.
+        name: what to call it where it holds no profile.
+
+    Raises:
+        Refused: it holds no profile.
+    """
+    try:
+        return Profile.of_answer(document)
+    except ValidationError as error:
+        raise Refused(f"{name} holds no profile: {_first_fault(error)}") from error
+
+
+def _first_fault(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {first['msg']}" if where else first["msg"]

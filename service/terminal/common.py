@@ -1,8 +1,6 @@
-"""Options that several commands have.
+"""What the commands share: options, settings, and how they print and fail.
 
-The environment's settings, or the end of the command.
-
-What every command does alike: results on stdout, all else on stderr, one line a failure.
+Results go to stdout, everything else to stderr. A failure is one line.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ Server = Annotated[
     str | None,
     typer.Option(
         envvar=ENVIRONMENT["--server"],
-        help="Address of a running service; without it one is started.",
+        help="Address of a running service. Without it, the command starts one.",
     ),
 ]
 Key = Annotated[
@@ -38,14 +36,18 @@ Key = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 Request = Annotated[
     str | None,
-    typer.Option(help="More request fields: a JSON object, or @FILE. Options win over it."),
+    typer.Option(help="More fields of the request: a JSON object, or @FILE. Options win over it."),
 ]
 
 
-def configured() -> Settings:
-    """The settings; a wrong one is named in one line."""
+def configured(**given: Any) -> Settings:
+    """The environment's settings, or the end of the command, which names the wrong one.
+
+    Args:
+        given: settings of the command line, which win over the environment; None leaves one alone.
+    """
     try:
-        return Settings()
+        return Settings(**{name: value for name, value in given.items() if value is not None})
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         name = "_".join(str(part) for part in first["loc"]).upper()
@@ -59,7 +61,7 @@ _LONGEST = 600
 
 
 class Status(IntEnum):
-    """What the command's exit status says."""
+    """Exit statuses; the module's docstring of `service.terminal` says what they mean."""
 
     DONE = 0
     REFUSED = 1
@@ -89,11 +91,12 @@ def emit(lines: Iterable[str]) -> None:
 
 def print_json(answer: BaseModel) -> None:
     """Print an answer as one line of JSON, as HTTP has it."""
-    emit([answer.model_dump_json()])
+    # A newer service may have names that this version does not know: no warning is needed.
+    emit([answer.model_dump_json(warnings=False)])
 
 
 class Group(TyperGroup):
-    """The commands. Wrong usage is one line; a closed pipe is no error; Ctrl-C is status 130."""
+    """The commands. Wrong usage is one line; a closed pipe says nothing; Ctrl-C is status 130."""
 
     def main(
         self,
@@ -107,7 +110,7 @@ class Group(TyperGroup):
         """Run, and leave the process with the command's status."""
         status: Any = Status.DONE
         for stream in (sys.stdout, sys.stderr):
-            # What a terminal cannot show becomes a question mark, not the end.
+            # What a terminal cannot show becomes a question mark instead of an error.
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")
         try:
@@ -124,7 +127,7 @@ class Group(TyperGroup):
             status = _told(f"{what}: {error.strerror or error}", Status.REFUSED)
             _leave_the_pipe()
         except Exception as error:
-            # The usage errors of every version of typer, which keeps their class to itself.
+            # Usage errors of every version of typer, which does not export their class.
             if not hasattr(error, "format_message"):
                 raise
             message = _usage(error)
@@ -133,7 +136,7 @@ class Group(TyperGroup):
 
 
 def _usage(error: Any) -> str:
-    """What is wrong and where to read on; nothing where the help itself was just shown."""
+    """What is wrong and where to read on; empty if the help itself was just shown."""
     if not error.format_message():
         return ""
     context = getattr(error, "ctx", None)
@@ -149,7 +152,7 @@ def _told(message: str, status: Status) -> Status:
 
 
 def _leave_the_pipe() -> Status:
-    """Nobody reads: what is buffered must not be written, and fail, when the process ends."""
+    """Nobody reads: drop what is buffered, or writing it would fail when the process ends."""
     with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.file.fileno())
     return Status.REFUSED

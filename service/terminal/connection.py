@@ -1,25 +1,20 @@
-"""The way to a service: one that runs already, or one that is started for this command."""
+"""A client of a service: one that runs already, or one that is started for this command."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import NamedTuple
 
 import httpx
 
-from service.client import Client, Refused, Unfamiliar
+from lacuna.client.clients import Client
+from lacuna.client.errors import LacunaError, Refused, ServiceAway, UnexpectedAnswer
 from service.local.stack import Stack, StackError
 from service.terminal.common import ENVIRONMENT, Status, configured, err, fail
-from service.terminal.inputs import told
+from service.terminal.inputs import in_options
 
-
-class Connection(NamedTuple):
-    """A client, and what raises StackError when the service that was started here has ended."""
-
-    client: Client
-    check: Callable[[], None]
+_TIMEOUT_SECONDS = 90.0
 
 
 @contextmanager
@@ -29,38 +24,56 @@ def connected(
     *,
     workers: int = 0,
     names: Mapping[str, str] | None = None,
-) -> Iterator[Connection]:
+) -> Iterator[Client]:
     """A client of the service; its failures become the statuses of the command.
 
     Args:
         server: address; None starts a service that ends with the block.
-        workers: that a service started here has; none are needed to read what is stored.
+        workers: of a service that is started here; reading what is stored needs none.
         names: what the fields of the request are called on the command line, for refusals.
     """
-    url = server
     try:
         with ExitStack() as exits:
-            check: Callable[[], None] = _nothing
             if server is None:
                 stack = exits.enter_context(_started(workers))
-                url, check = stack.url, stack.check
-            assert url is not None
-            client = Client(url.rstrip("/"), _key(key), proxies=server is not None)
-            yield Connection(exits.enter_context(client), check)
-    except Refused as refusal:
-        fail(told(refusal, names or {}), Status.REFUSED)
-    except (StackError, Unfamiliar) as error:
+                client = _client(stack.url, key, OwnService(stack.check))
+            else:
+                client = _client(server, key)
+            yield exits.enter_context(client)
+    except (StackError, UnexpectedAnswer) as error:
         fail(str(error), Status.UNREACHABLE)
-    except httpx.UnsupportedProtocol:
-        fail(
-            f"{_given('--server', server)}: {url!r} does not begin with http:// or https://",
-            Status.USAGE,
-        )
-    except httpx.InvalidURL as error:
-        fail(f"{_given('--server', server)}: {url!r} is no address: {error}", Status.USAGE)
-    except httpx.HTTPError as error:
-        reason = str(error) or type(error).__name__
-        fail(f"the service at {url} does not answer: {reason}", Status.UNREACHABLE)
+    except ServiceAway as error:
+        fail(error.detail, Status.UNREACHABLE if error.status is None else Status.REFUSED)
+    except LacunaError as error:
+        fail(in_options(error, names or {}), Status.REFUSED)
+
+
+class OwnService(httpx.HTTPTransport):
+    """The way to a service that this command started. It ignores the environment's proxies.
+
+    Args:
+        check: raises StackError when a process of the service has ended. It is called with each
+            request until it raises: what follows, such as a cancel, is still sent.
+    """
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        super().__init__(trust_env=False)
+        self._check: Callable[[], None] | None = check
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """The response, or StackError."""
+        self._check_once()
+        try:
+            return super().handle_request(request)
+        except httpx.TransportError:
+            self._check_once()  # why the gateway is gone says more than that it is
+            raise
+
+    def _check_once(self) -> None:
+        check, self._check = self._check, None
+        if check is not None:
+            check()
+            self._check = check
 
 
 @contextmanager
@@ -73,17 +86,12 @@ def _started(workers: int) -> Iterator[Stack]:
         yield stack
 
 
-def _key(key: str | None) -> str | None:
-    if key is not None and not (key.isascii() and key.isprintable()):
-        fail(f"{_given('--key', key)}: a key has printable ASCII characters alone", Status.USAGE)
-    return key
-
-
-def _given(option: str, value: str | None) -> str:
-    """The option, or the variable of the environment that stands in for it."""
-    variable = ENVIRONMENT[option]
-    return variable if os.environ.get(variable) == value else option
-
-
-def _nothing() -> None:
-    """Whoever runs a service elsewhere looks after it."""
+def _client(url: str, key: str | None, transport: httpx.BaseTransport | None = None) -> Client:
+    """A client that fails at once: at a terminal, people decide themselves whether to try again."""
+    try:
+        return Client(url, api_key=key, timeout=_TIMEOUT_SECONDS, retries=0, transport=transport)
+    except Refused as error:
+        option, value = ("--key", key) if error.field == "api_key" else ("--server", url)
+        variable = ENVIRONMENT[option]
+        blamed = variable if os.environ.get(variable) == value else option
+        fail(f"{blamed}: {error.detail}", Status.USAGE)

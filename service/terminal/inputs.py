@@ -1,31 +1,38 @@
-"""What a user hands over: files, stdin, JSON on the command line.
+"""Requests from what a user gives: files, stdin, JSON and options.
 
-Requests put together from JSON and options, checked before anything is asked or computed.
+`read_source` and `parse_object` get the JSON, `build_request` lays the options over it, and
+`validated` checks the whole before anything is asked or computed. `in_options` says what is wrong
+with a request in the words of the command line.
 """
 
 from __future__ import annotations
 
 import copy
 import json
-import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import IO, Any, NamedTuple, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from lacuna.client.chunks import parse_json, parse_number
+from lacuna.client.errors import Refused
 from lacuna.contract import validation
 from lacuna.contract.errors import InvalidRequest, LacunaError
 from service.terminal.common import Status, fail
+
+Model = TypeVar("Model", bound=BaseModel)
+Part = str | int
+"""Of a path into a request: a field's name, or an index."""
 
 MAX_BYTES = 64_000_000
 STDIN = "-"
 _JSON = ("{", "[")
 
 
-def read(source: str) -> tuple[str, str]:
+def read_source(source: str) -> tuple[str, str]:
     """The text that an argument stands for, and what to call it in messages.
 
     Args:
@@ -53,45 +60,28 @@ def parse_object(source: str | None) -> dict[str, Any]:
     """Fields of a request; none without a source."""
     if source is None:
         return {}
-    text, name = read(source)
-    value = parse_json(text, name)
+    text, name = read_source(source)
+    try:
+        value = parse_json(text, name)
+    except InvalidRequest as error:
+        fail(error.detail, Status.USAGE)
     if not isinstance(value, dict):
         fail(f"{name}: the request must be a JSON object", Status.USAGE)
     return value
 
 
-def parse_json(text: str, name: str) -> Any:
-    """JSON as RFC 8259 has it: no NaN, no number beyond float64, no key twice in one object."""
-    try:
-        validation.check(text.encode("utf-8", "replace"))
-        return json.loads(
-            text, parse_constant=_constant, parse_float=_finite, object_pairs_hook=_unique
-        )
-    except InvalidRequest as error:
-        fail(f"{name}: {error.detail}", Status.USAGE)
-    except (ValueError, RecursionError) as error:
-        reason = "too deeply nested" if isinstance(error, RecursionError) else error
-        fail(f"{name}: not JSON: {reason}", Status.USAGE)
-
-
 def numbers(text: str | None, flag: str) -> list[float] | None:
-    """Numbers from a list with commas between them."""
-    return None if text is None else [number(part, flag) for part in text.split(",")]
-
-
-def number(text: str, where: str) -> float:
-    """A finite number, or the end of the command."""
+    """Numbers from a list with commas between them; None without a list."""
+    if text is None:
+        return None
     try:
-        value = float(text) if text.isascii() and "_" not in text else math.nan
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        fail(f"{where}: {text.strip()!r:.80} is not a finite number", Status.USAGE)
-    return value
+        return [parse_number(part, flag) for part in text.split(",")]
+    except InvalidRequest as error:
+        fail(error.detail, Status.USAGE)
 
 
 def names(text: str | None) -> list[str] | None:
-    """Names from a list with commas between them."""
+    """Names from a list with commas between them; None without a list."""
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
 
@@ -123,31 +113,7 @@ def _decoded(raw: bytes, name: str) -> str:
     return text
 
 
-def _constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
-
-
-def _finite(digits: str) -> float:
-    value = float(digits)
-    if math.isinf(value):
-        raise ValueError(f"{digits:.40} is too large a number")
-    return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"the key {key!r:.80} is given twice")
-        found[key] = value
-    return found
-
-
-Model = TypeVar("Model", bound=BaseModel)
-Place = str | int
 _QUOTED = re.compile(r"`([\w.]+)`")
-
-
 _COMMANDS = {"POST /v1/profiles": "`lacuna profile`"}
 _ELSEWHERE = {"allow_theory": '"allow_theory": true in a request given as JSON'}
 """Fields that no option fills, where a message advises them."""
@@ -162,13 +128,13 @@ class Option(NamedTuple):
 
 
 class Built(NamedTuple):
-    """A request, its JSON, and what its fields are called on the command line."""
+    """A request as JSON, and what its fields are called on the command line."""
 
     body: dict[str, Any]
     names: dict[str, str]
 
 
-def build(fields: dict[str, Any], options: Sequence[Option]) -> Built:
+def build_request(fields: dict[str, Any], options: Sequence[Option]) -> Built:
     """Fields of a request with the options laid over them.
 
     A fault names the option where there is one, and else the field.
@@ -183,7 +149,7 @@ def build(fields: dict[str, Any], options: Sequence[Option]) -> Built:
     return Built(body, names)
 
 
-def checked(model: type[Model], built: Built, lines: Mapping[int, str] | None = None) -> Model:
+def validated(model: type[Model], built: Built, lines: Mapping[int, str] | None = None) -> Model:
     """The request, or the end of the command with its first fault.
 
     Args:
@@ -211,31 +177,29 @@ def _fail(
     fail(f"{where}: {message}" if where else message, Status.USAGE)
 
 
-class Refusal(Protocol):
-    """What a service refused; see `service.client.Refused`."""
+def in_options(error: LacunaError, names: Mapping[str, str]) -> str:
+    """What is wrong with a request, with options for fields and commands for addresses.
 
-    code: str
-    detail: str
-    faults: tuple[tuple[str, str], ...]
-
-
-def told(refusal: Refusal, names: Mapping[str, str]) -> str:
-    """A refusal of the service in the words of the command line."""
-    sentences = [_sentence(field, message, names) for field, message in refusal.faults]
-    return f"{refusal.code}: {'; '.join(sentences) or _words(refusal.detail, names)}"
+    Args:
+        error: of a service or of local computation.
+        names: what the fields are called on the command line.
+    """
+    if isinstance(error, Refused) and error.errors:
+        sentences = [_sentence(field, message, names) for field, message in error.errors]
+    elif error.field is not None:
+        sentences = [_sentence(error.field, error.detail, names)]
+    else:
+        sentences = [_words(error.detail, names)]
+    return f"{error.code}: {'; '.join(sentences)}"
 
 
 def refuse(error: LacunaError, names: Mapping[str, str]) -> NoReturn:
     """End the command as a refusal of the service would."""
-    if error.field is None:
-        said = _words(error.detail, names)
-    else:
-        said = _sentence(error.field, error.detail, names)
-    fail(f"{error.code}: {said}", Status.REFUSED)
+    fail(in_options(error, names), Status.REFUSED)
 
 
 def _sentence(field: str, message: str, names: Mapping[str, str]) -> str:
-    """What is wrong with a field, which is named once."""
+    """What is wrong with a field, naming it once."""
     own = f"`{field}`"
     if message.startswith(own) and not message.startswith(f"{own}: "):
         return _words(message, names)
@@ -255,7 +219,7 @@ def _words(message: str, names: Mapping[str, str]) -> str:
 
 
 def _flag(field: str, names: Mapping[str, str]) -> str:
-    path: list[Place] = [int(part) if part.isdecimal() else part for part in field.split(".")]
+    path: list[Part] = [int(part) if part.isdecimal() else part for part in field.split(".")]
     return _called(path, names, {})
 
 
@@ -268,9 +232,9 @@ def _put(body: dict[str, Any], path: list[str], value: Any) -> None:
     body[path[-1]] = value
 
 
-def _path(location: Sequence[Place], body: Any) -> list[Place]:
-    """Pydantic's location without the members of unions that it names as well."""
-    path: list[Place] = []
+def _path(location: Sequence[Part], body: Any) -> list[Part]:
+    """Pydantic's location, without the members of unions that it names as well."""
+    path: list[Part] = []
     last = len(location) - 1
     for number, part in enumerate(location):
         if isinstance(part, int):
@@ -283,7 +247,7 @@ def _path(location: Sequence[Place], body: Any) -> list[Place]:
     return path
 
 
-def _called(path: list[Place], names: Mapping[str, str], lines: Mapping[int, str]) -> str:
+def _called(path: list[Part], names: Mapping[str, str], lines: Mapping[int, str]) -> str:
     if len(path) > 1 and path[0] == "chunks" and path[1] in lines:
         rest = ".".join(str(part) for part in path[2:])
         return f"{lines[int(path[1])]}: {rest}" if rest else lines[int(path[1])]

@@ -1,9 +1,10 @@
-"""`lacuna profile`: measure a model."""
+"""`lacuna profile`: measure a model, and write its profile and picture."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
-from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, NamedTuple, get_args
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, get_args
 import typer
 from pydantic import BaseModel
 
+from lacuna.client.errors import JobFailed, LacunaError
 from lacuna.contract.jobs import Job
 from lacuna.contract.profile_requests import PREDICTION_NAMES, Documents, Objective, ProfileRequest
 from lacuna.contract.profiles import Profile
@@ -26,11 +28,18 @@ from service.terminal.common import (
     out,
     print_json,
 )
-from service.terminal.inputs import Built, Option, build, checked, names, parse_object
+from service.terminal.inputs import (
+    Built,
+    Option,
+    build_request,
+    names,
+    parse_object,
+    validated,
+)
 from service.terminal.reports import profile_report, progress
 
 if TYPE_CHECKING:
-    from service.client import Client
+    from lacuna.client.clients import Client
 
 
 def _choices(model: type[BaseModel], name: str) -> str:
@@ -42,7 +51,7 @@ _COUNT = Documents.model_fields["count"].default
 Length = Annotated[int | None, typer.Option(help=f"Tokens per document (else {_LENGTH}).")]
 Count = Annotated[int | None, typer.Option(help=f"Number of documents (else {_COUNT}).")]
 DocumentSource = Annotated[
-    str | None, typer.Option(help=f"What is read: {_choices(Documents, 'source')}.")
+    str | None, typer.Option(help=f"What the model reads: {_choices(Documents, 'source')}.")
 ]
 Corpus = Annotated[
     str | None, typer.Option(help="Folder below LACUNA_CORPUS_DIR; implies --source corpus.")
@@ -72,19 +81,20 @@ Folder = Annotated[
     Path | None, typer.Option(help="Folder for profile.json and profile.svg (else here).")
 ]
 Output = Annotated[
-    Path | None, typer.Option(help="File for the JSON; the picture goes beside it as .svg.")
+    Path | None,
+    typer.Option(help="File for the JSON; the picture goes next to it, with the ending .svg."),
 ]
-Wait = Annotated[bool, typer.Option(help="Wait for the profile, or print the job and leave.")]
+Wait = Annotated[bool, typer.Option(help="Wait for the profile, or print the job and stop.")]
 
 
 class Files(NamedTuple):
     """Where a profile goes."""
 
-    json: Path
-    svg: Path
+    profile: Path
+    picture: Path
 
 
-def profile(
+def measure_profile(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="Hub id, demo:NAME, local:NAME or preset:NAME.")
     ],
@@ -132,53 +142,50 @@ def profile(
         Option("--positional-encoding", "positional_encoding", positional_encoding),
         Option("--priority", "priority", priority),
     ]
-    built = build(fields, options)
-    checked(ProfileRequest, built)
+    built = build_request(fields, options)
+    validated(ProfileRequest, built)
     if server is None and not wait:
         fail("--no-wait needs --server: a service started here ends with the command", Status.USAGE)
     files = _files(folder, output)
-    text = _measured(built, files, server, key, wait=wait, as_json=as_json)
-    if text is None:
+    document = _measured(built, files, server, key, wait=wait, as_json=as_json)
+    if document is None:
         return
     if as_json:
-        emit([text])
+        emit([document.decode()])
     else:
-        profile_report(out, Profile.model_validate_json(text))
-        out.print(f"wrote {files.json} and {files.svg}", soft_wrap=True)
+        profile_report(out, Profile.of_answer(document))
+        out.print(f"wrote {files.profile} and {files.picture}", soft_wrap=True)
 
 
 def _measured(
     built: Built, files: Files, server: str | None, key: str | None, *, wait: bool, as_json: bool
-) -> str | None:
-    """The profile as it was written, or None where only its job is known."""
+) -> bytes | None:
+    """The profile as it was written, or None if only its job is known."""
     from service.terminal.connection import connected
 
-    with connected(server, key, workers=1, names=built.names) as (client, check):
-        asked = client.submit(built.body)
-        if isinstance(asked, Job):
+    with connected(server, key, workers=1, names=built.names) as client:
+        found = client.submit(**built.body)
+        if isinstance(found, Job):
             if not wait:
-                _print_job(asked, server, as_json=as_json)
+                _print_job(found, server, as_json=as_json)
                 return None
-            asked = _waited(client, asked, check, built.body["model"], server)
-        text = client.text(f"/v1/profiles/{asked}")
-        picture = client.text(f"/v1/profiles/{asked}.svg")
+            profile_id = _waited(client, found, built.body["model"], server).profile_id or ""
+        else:
+            profile_id = found.id
+        document, picture = client.export(profile_id, "json"), client.export(profile_id, "svg")
     try:
-        files.json.write_text(text, encoding="utf-8")
-        files.svg.write_text(picture, encoding="utf-8")
+        files.profile.write_bytes(document)
+        files.picture.write_bytes(picture)
     except OSError as error:
         fail(f"cannot write the profile: {error}", Status.REFUSED)
-    return text
+    return document
 
 
-def _waited(
-    client: Client, job: Job, check: Callable[[], None], title: str, server: str | None
-) -> str:
-    from service.client import Refused
-
+def _waited(client: Client, job: Job, title: str, server: str | None) -> Job:
     try:
-        with progress(err, title) as on_job:
-            return client.wait(job.id, on_job=on_job, check=check)
-    except Refused:  # it has ended
+        with progress(err, title) as on_progress:
+            return client.wait(job, timeout=math.inf, on_progress=on_progress)
+    except JobFailed:  # it has ended
         raise
     except BaseException as error:
         # In the store that outlives a service of ours, it would stand before the next one's work.
@@ -190,13 +197,9 @@ def _waited(
 
 
 def _cancelled(client: Client, job: Job) -> bool:
-    import httpx
-
-    from service.client import Refused, Unfamiliar
-
     try:
         client.cancel(job.id)
-    except (httpx.HTTPError, Refused, Unfamiliar):  # what ends us may have ended the service
+    except LacunaError:  # what ends us may have ended the service
         return False
     return True
 
@@ -215,20 +218,47 @@ def _print_job(job: Job, server: str | None, *, as_json: bool) -> None:
 
 
 def _files(folder: Path | None, output: Path | None) -> Files:
-    """Where to write, found out before minutes are spent on measuring."""
+    """Where to write. Faults are found before minutes are spent on measuring."""
     if folder is not None and output is not None:
         fail("--folder and --output exclude each other", Status.USAGE)
-    json = output if output is not None else (folder or Path()) / "profile.json"
-    if json.is_dir():
-        fail(f"cannot write {json}: it is a folder", Status.USAGE)
-    files = Files(json, json.with_suffix(".svg"))
-    if json == files.svg:
-        fail("--output: the picture goes beside the JSON as .svg: name it .json", Status.USAGE)
+    path = output if output is not None else (folder or Path()) / "profile.json"
+    if path.is_dir():
+        fail(f"cannot write {path}: it is a folder", Status.USAGE)
+    files = Files(path, path.with_suffix(".svg"))
+    if path == files.picture:
+        fail(
+            "--output: the picture goes next to the JSON, with the ending .svg: name it .json",
+            Status.USAGE,
+        )
     try:
-        json.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        fail(f"cannot make the folder {json.parent}: {error.strerror}", Status.USAGE)
-    for path in files:
+        fail(f"cannot make the folder {path.parent}: {error.strerror}", Status.USAGE)
+    for path, is_ours in ((files.profile, _is_profile), (files.picture, _is_picture)):
         if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
             fail(f"cannot write {path}", Status.USAGE)
+        if path.exists() and path.stat().st_size and not is_ours(path):
+            fail(
+                f"{path} is there already, and `lacuna profile` did not write it: name another "
+                "file with --output, or remove it",
+                Status.USAGE,
+            )
     return files
+
+
+def _is_profile(path: Path) -> bool:
+    """Whether the file holds a profile, of whatever version."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and {"id", "model", "measured"} <= found.keys()
+
+
+def _is_picture(path: Path) -> bool:
+    """Whether the file holds the picture of a profile."""
+    try:
+        with path.open("rb") as file:
+            return b"Influence profile of" in file.read(1_000)
+    except OSError:
+        return False

@@ -5,15 +5,31 @@ from __future__ import annotations
 from typing import Annotated, Any, get_args
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from lacuna.architectures.table import find
 from lacuna.contract.errors import LacunaError
 from lacuna.contract.models import PositionalEncoding
 from lacuna.contract.profile_requests import PREDICTION_NAMES
-from lacuna.contract.rollouts import ARCHITECTURE_NAMES, MAX_UNBINNED_LENGTH, RolloutRequest
+from lacuna.contract.rollouts import (
+    ARCHITECTURE_NAMES,
+    MAX_UNBINNED_LENGTH,
+    RolloutRequest,
+    RolloutResponse,
+)
+from lacuna.pictures.terminal import bars, side_by_side
 from service.terminal.common import Json, Request, Status, fail, out, print_json
-from service.terminal.inputs import Option, build, checked, names, numbers, parse_object, refuse
-from service.terminal.reports import rollout_report
+from service.terminal.inputs import (
+    Option,
+    build_request,
+    names,
+    numbers,
+    parse_object,
+    refuse,
+    validated,
+)
+from service.terminal.reports import clean, counted, number, zone_span
 
 _POSITIONS = tuple(name for name in get_args(PositionalEncoding) if name != "other")
 _DRAWN_BINS = 1_024
@@ -21,7 +37,7 @@ _LENGTH = RolloutRequest.model_fields["sequence_length"].default
 _MODELS = f"A known architecture: {', '.join(ARCHITECTURE_NAMES)}."
 
 
-def rollout(
+def compute_rollout(
     given: Annotated[
         str | None,
         typer.Argument(metavar="[REQUEST]", help="The request as JSON, or @FILE. Options win."),
@@ -69,12 +85,12 @@ def rollout(
         Option("--predictions", "predictions", names(predictions)),
         Option("--bins", "bins", bins),
     ]
-    built = build(fields, options)
+    built = build_request(fields, options)
     if not built.body:
         fail("say which architecture: --layers, --model or a request", Status.USAGE)
     if not as_json and bins is None and isinstance(length, int) and length > MAX_UNBINNED_LENGTH:
         built.body.setdefault("bins", _DRAWN_BINS)  # a chart shows less anyway
-    asked = checked(RolloutRequest, built)
+    asked = validated(RolloutRequest, built)
     # numpy and scipy are slow to import
     from service.answers.rollouts import compute
 
@@ -113,3 +129,72 @@ def _mixing(values: list[float] | None) -> dict[str, Any] | None:
     if len(values) == 1:
         return {"type": "constant", "value": values[0]}
     return {"type": "list", "lambdas": values}
+
+
+_DRAWN_FIRST = ("second_moment", "measured_kernel", "residual_content", "residual")
+"""Predictions whose curve is drawn large, the one that uses most of the request first."""
+
+
+def rollout_report(console: Console, answer: RolloutResponse) -> None:
+    """Print the predictions, the curve that tells most, and what each ingredient does."""
+    width = min(console.width, 100)
+    console.print(_predictions(answer))
+    name = _drawn(answer)
+    drawn = answer.predictions[name]
+    console.print(f"{name}:")
+    console.print(bars(drawn.influence, answer.sequence_length, drawn.dead_zone, width))
+    if len(answer.predictions) > 1:
+        curves = {name: drawn.influence}
+        curves |= {n: p.influence for n, p in answer.predictions.items()}
+        console.print(f"\n{side_by_side(curves, answer.sequence_length, width)}")
+    console.print(_forces(answer))
+    console.print(f"depth: {answer.collapse.verdict}", soft_wrap=True)
+    console.print(answer.collapse.evidence, soft_wrap=True)
+    for sentence in answer.summary:
+        console.print(sentence, soft_wrap=True)
+    for assumption in answer.assumptions:
+        console.print(f"assumed: {assumption}", soft_wrap=True)
+
+
+def _drawn(answer: RolloutResponse) -> str:
+    known = answer.predictions
+    if "residual" in known and known.get("residual_content") == known["residual"]:
+        return "residual"
+    return next((name for name in _DRAWN_FIRST if name in known), next(iter(known)))
+
+
+def _predictions(answer: RolloutResponse) -> Table:
+    named = f"{clean(answer.architecture)}: " if answer.architecture else ""
+    sizes = (answer.layers, "layer"), (answer.heads, "head"), (answer.sequence_length, "token")
+    table = Table(title=named + ", ".join(counted(*size) for size in sizes))
+    table.add_column("prediction", no_wrap=True)
+    table.add_column("dead zone", justify="right", no_wrap=True)
+    table.add_column("primacy", justify="right")
+    table.add_column("recency", justify="right")
+    table.add_column("shape")
+    for name, prediction in answer.predictions.items():
+        shape = prediction.shape
+        table.add_row(
+            name,
+            zone_span(prediction.dead_zone),
+            number(shape.primacy_mass),
+            number(shape.recency_mass),
+            shape.class_,
+        )
+    return table
+
+
+def _forces(answer: RolloutResponse) -> Table:
+    table = Table(title="what each ingredient does to the mean position")
+    table.add_column("ingredient")
+    for name in ("shift", "mean position", "primacy", "recency"):
+        table.add_column(name, justify="right")
+    for force in answer.forces:
+        table.add_row(
+            force.name,
+            f"{force.shift:+.4f}",
+            number(force.mean_position),
+            number(force.primacy_mass),
+            number(force.recency_mass),
+        )
+    return table

@@ -1,8 +1,7 @@
-"""`lacuna job` and `lacuna cancel`: measurements that nobody waits for.
+"""`lacuna job` and `cancel`: measurements in the background. `serve`, `gateway` and `worker`: the
+parts of a service.
 
-`lacuna serve`, `gateway` and `worker`: the parts of a service.
-
-What they are made of is imported when they run: no other command needs it.
+Their needs are imported when they run: no other command waits for them.
 """
 
 from __future__ import annotations
@@ -14,60 +13,74 @@ from contextlib import ExitStack
 from typing import Annotated
 
 import typer
-from pydantic import SecretStr
 
 from lacuna.contract.errors import StoreUnavailable
 from lacuna.contract.jobs import Job
-from service.terminal.common import Json, Key, Server, Status, fail, out, print_json
-from service.terminal.reports import standing
+from service.terminal.common import Json, Key, Server, Status, configured, fail, out, print_json
+from service.terminal.reports import job_state
 from service.terminal.stored import is_id
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the job.")]
+Host = Annotated[
+    str | None,
+    typer.Option(help="Address that the gateway listens on (else LACUNA_HOST, else 127.0.0.1)."),
+]
+Port = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=65_535,
+        help="Port that the gateway listens on (else LACUNA_PORT, else 8080); 0 takes a free one.",
+    ),
+]
 
 
-def job(identifier: Id, as_json: Json = False, server: Server = None, key: Key = None) -> None:
-    """Print how a job stands, and where its profile is."""
+def show_job(identifier: Id, as_json: Json = False, server: Server = None, key: Key = None) -> None:
+    """Print the state of a job, and where its profile is."""
     from service.terminal.connection import connected
 
-    with connected(server, key) as connection:
-        found = connection.client.read(Job, f"/v1/jobs/{_id(identifier)}")
-    _show(found, as_json=as_json)
+    with connected(server, key) as client:
+        found = client.job(_job_id(identifier))
+    _print_job(found, as_json=as_json)
     if found.failure is not None:
         fail(f"{found.failure.code}: {found.failure.detail}", Status.REFUSED)
 
 
-def cancel(identifier: Id, as_json: Json = False, server: Server = None, key: Key = None) -> None:
-    """Withdraw from a job; it stops when nobody else wants it."""
+def cancel_job(
+    identifier: Id, as_json: Json = False, server: Server = None, key: Key = None
+) -> None:
+    """Withdraw from a job. It stops when nobody else wants it."""
     from service.terminal.connection import connected
 
-    with connected(server, key) as connection:
-        found = connection.client.cancel(_id(identifier))
-    _show(found, as_json=as_json)
+    with connected(server, key) as client:
+        found = client.cancel(_job_id(identifier))
+    _print_job(found, as_json=as_json)
 
 
-def _show(found: Job, *, as_json: bool) -> None:
+def _print_job(found: Job, *, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    out.print(f"{found.progress:4.0%} {standing(found)}", soft_wrap=True)
-    if found.profile is not None:
-        out.print(f"lacuna show {found.profile.rpartition('/')[2]}")
+    out.print(f"{found.progress:4.0%} {job_state(found)}", soft_wrap=True)
+    if found.profile_id is not None:
+        out.print(f"lacuna show {found.profile_id}")
 
 
-def _id(text: str) -> str:
+def _job_id(text: str) -> str:
     if not is_id(text):
-        fail(f"{text!r:.80} is no id of a job: 32 hex digits", Status.USAGE)
+        fail(f"{text!r:.80} is not the id of a job: 32 hex digits", Status.USAGE)
     return text
 
 
 def serve(
+    host: Host = None,
+    port: Port = None,
     workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 1,
 ) -> None:
     """Run gateway, workers and, without LACUNA_REDIS_URL, the embedded store, until Ctrl-C."""
     from service.local.stack import Stack, StackError
-    from service.terminal.common import configured
 
-    settings = configured()
+    settings = configured(host=host, port=port)
     try:
         with Stack(settings, workers=workers, port=settings.port) as stack:
             out.print(
@@ -80,41 +93,38 @@ def serve(
         out.print("stopped")
 
 
-def gateway() -> None:
+def run_gateway() -> None:
     """Run the HTTP gateway alone."""
     import uvicorn
 
-    from service import logs
-    from service.gateway.app import create_app
     from service.local.store import ensure
-    from service.terminal.common import configured
 
     settings = configured()
-    logs.configure(settings.log_level, settings.log_format, settings.secrets)
     with ExitStack() as exits:
         if settings.embedded:
             try:
                 url = exits.enter_context(ensure(settings.data_dir)).url
             except StoreUnavailable as error:
                 fail(error.detail, Status.UNREACHABLE)
-            settings = settings.model_copy(update={"redis_url": SecretStr(url)})
+            os.environ["LACUNA_REDIS_URL"] = url
         uvicorn.run(
-            create_app(settings),
+            "service.gateway.app:factory",  # which reads the settings itself
+            factory=True,
             host=settings.host,
             port=settings.port,
             log_config=None,
             access_log=False,
             server_header=False,
-            # Beyond so many connections uvicorn answers 503 by itself, before memory runs out.
+            # Beyond this many connections uvicorn answers 503 by itself, before memory runs out.
             limit_concurrency=4_096,
             # Event streams and waits end only with their jobs.
             timeout_graceful_shutdown=5,
         )
-    # The interpreter would wait for every thread, and a long computation is wanted by nobody now.
+    # The interpreter would wait for every thread, and nobody needs a long computation any more.
     logging.shutdown()
     os._exit(Status.DONE)
 
 
-def worker() -> None:
+def run_worker() -> None:
     """Run one worker."""
     os.execv(sys.executable, [sys.executable, "-m", "workers"])

@@ -1,62 +1,60 @@
-"""Profiles by name: a file on this machine, or an id that a service knows.
-
-`lacuna profiles` and `lacuna show`: what is there already.
-
-`lacuna compare`: two profiles beside each other.
-"""
+"""`lacuna profiles`, `show` and `compare`: profiles that are there, by file or by id."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from pydantic import ValidationError
-
-from lacuna.contract.base import DIGEST_PATTERN
-from lacuna.contract.profiles import Profile
-from service.terminal.common import Status, fail
-from service.terminal.inputs import read_file
-
-if TYPE_CHECKING:
-    from service.client import Client
-from typing import Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
-from lacuna.contract.errors import LacunaError
-from lacuna.contract.profiles import ProfilePage, ProfileSummary, Source
-from service.terminal import reports as profile_report
-from service.terminal.common import Json, Key, Server, err, out, print_json
-from service.terminal.inputs import refuse
-from service.terminal.reports import clean, comparison_report
+from lacuna.client.errors import LacunaError, Refused
+from lacuna.client.offline import parse_profile
+from lacuna.contract.base import DIGEST_PATTERN
+from lacuna.contract.profiles import Comparison, Profile, Source
+from lacuna.pictures.terminal import side_by_side
+from service.terminal.common import Json, Key, Server, Status, err, fail, out, print_json
+from service.terminal.inputs import read_file, refuse
+from service.terminal.reports import (
+    clean,
+    counted,
+    number,
+    profile_list,
+    profile_report,
+    zone_span,
+)
+
+if TYPE_CHECKING:
+    from lacuna.client.clients import Client
 
 Load = Callable[[str], Profile]
 
 
 def is_id(name: str) -> bool:
-    """Whether it names a profile of a service, and no file."""
+    """Whether a name is the id of a profile or job of a service, and not a file."""
     return re.fullmatch(DIGEST_PATTERN, name) is not None
 
 
 def load_file(path: str) -> Profile:
     """A profile that `lacuna profile` or GET /v1/profiles/{id} wrote."""
     if re.fullmatch(r"[0-9a-fA-F]+", path) and not Path(path).exists():
-        fail(f"{path:.80} is no file and no id: ids have 32 digits, 0-9 and a-f", Status.USAGE)
+        fail(
+            f"{path:.80} is neither a file nor an id: ids have 32 digits, 0-9 and a-f",
+            Status.USAGE,
+        )
     try:
-        return Profile.model_validate_json(read_file(path))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        reason = f"{where}: {first['msg']}" if where else first["msg"]
-        fail(f"{path} holds no profile: {reason}", Status.USAGE)
+        return parse_profile(read_file(path), path)
+    except Refused as error:
+        fail(error.detail, Status.USAGE)
 
 
 @contextmanager
 def profile_loader(server: str | None, key: str | None) -> Iterator[Load]:
-    """Loads profiles; the service is asked for, or started, at the first id."""
+    """Loads profiles by name. The service is asked, or started, at the first id."""
     with ExitStack() as exits:
         client: Client | None = None
 
@@ -68,18 +66,15 @@ def profile_loader(server: str | None, key: str | None) -> Iterator[Load]:
                 # Slow to import, and not needed for files.
                 from service.terminal.connection import connected
 
-                client = exits.enter_context(connected(server, key)).client
-            return client.read(Profile, f"/v1/profiles/{name}")
+                client = exits.enter_context(connected(server, key))
+            return client.get_profile(name)
 
         yield load
 
 
-_PAGE = 100
-
-
-def profiles(
+def list_profiles(
     model: Annotated[str | None, typer.Option(help="Only of this model.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="So many at most.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 20,
     as_json: Json = False,
     server: Server = None,
     key: Key = None,
@@ -87,21 +82,13 @@ def profiles(
     """List the profiles of the service, newest first."""
     from service.terminal.connection import connected
 
-    items: list[ProfileSummary] = []
-    query: dict[str, str | int] = {} if model is None else {"model": model}
-    with connected(server, key) as connection:
-        while True:
-            query["limit"] = min(_PAGE, limit - len(items))
-            page = connection.client.read(ProfilePage, "/v1/profiles", query)
-            items += page.items
-            if page.next is None or len(items) >= limit:
-                break
-            query["cursor"] = page.next
+    with connected(server, key) as client:
+        page = client.profiles(model, limit=limit)
     if as_json:
-        print_json(ProfilePage(items=items, next=page.next))
+        print_json(page)
         return
-    if items:
-        profile_report.listing(out, items)
+    if page.items:
+        profile_list(out, page.items)
     else:
         named = "" if model is None else f" of {clean(model)}"
         err.print(f"no profile{named} yet: lacuna profile {clean(model or 'MODEL')}")
@@ -109,7 +96,7 @@ def profiles(
         err.print(f"there are more: --limit {10 * limit}")
 
 
-def show(
+def show_profile(
     profile: Annotated[str, typer.Argument(metavar="PROFILE", help="Its id, or its profile.json.")],
     as_json: Json = False,
     server: Server = None,
@@ -121,13 +108,13 @@ def show(
     if as_json:
         print_json(found)
     else:
-        profile_report.profile_report(out, found)
+        profile_report(out, found)
 
 
 _SOURCES = f"Which curve: {', '.join(get_args(Source))}."
 
 
-def compare(
+def compare_profiles(
     a: Annotated[str, typer.Argument(metavar="A", help="A profile: its id, or its profile.json.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Another.")],
     source: Annotated[str, typer.Option(help=_SOURCES)] = "measured",
@@ -155,3 +142,57 @@ def compare(
         print_json(answer)
     else:
         comparison_report(out, answer, *curves)
+
+
+def comparison_report(
+    console: Console, answer: Comparison, a: Sequence[float], b: Sequence[float]
+) -> None:
+    """Print a comparison and the two curves.
+
+    Args:
+        a: masses that sum to 1.
+        b: likewise, of any length.
+    """
+    for name, side in (("A", answer.a), ("B", answer.b)):
+        facts = f"{clean(side.model)}, {side.weights}, {counted(side.sequence_length, 'token')}"
+        console.print(f"{name}: {side.id}, {facts}", soft_wrap=True)
+    console.print(_table(answer))
+    console.print(_distance(answer), soft_wrap=True)
+    for warning in answer.warnings:
+        console.print(f"note: {clean(warning)}", soft_wrap=True)
+    tokens = max(answer.a.sequence_length, answer.b.sequence_length)
+    console.print(side_by_side({"A": a, "B": b}, tokens, min(console.width, 100)))
+
+
+def _table(answer: Comparison) -> Table:
+    a, b, moved = answer.a, answer.b, answer.dead_zone_change
+    table = Table(title=f"{answer.source}, B against A")
+    table.add_column("")
+    for name in ("A", "B", "change"):
+        table.add_column(name, justify="right")
+    table.add_row("shape", a.shape, b.shape, "")
+    table.add_row(
+        "primacy mass", number(a.primacy_mass), number(b.primacy_mass),
+        f"{answer.primacy_change:+.4f}",
+    )  # fmt: skip
+    table.add_row(
+        "recency mass", number(a.recency_mass), number(b.recency_mass),
+        f"{answer.recency_change:+.4f}",
+    )  # fmt: skip
+    share = "" if moved is None else f"{100 * moved.fraction:+.1f} points"
+    table.add_row("dead zone", zone_span(a.dead_zone), zone_span(b.dead_zone), share)
+    inside = ["-" if z is None else number(z.mean_density) for z in (a.dead_zone, b.dead_zone)]
+    change = "" if moved is None else f"{moved.mean_density:+.4f}"
+    table.add_row("mean density inside", *inside, change)
+    return table
+
+
+def _distance(answer: Comparison) -> str:
+    rank = "" if answer.spearman is None else f", Spearman {answer.spearman:.3f}"
+    text = f"distance: {answer.wasserstein:.4f} (Wasserstein){rank}"
+    if answer.noise_a is None or answer.noise_b is None:
+        return f"{text}; the noise of a profile of one document is unknown"
+    text += f"; noise of A {answer.noise_a:.4f}, of B {answer.noise_b:.4f}"
+    if answer.wasserstein <= max(answer.noise_a, answer.noise_b):
+        text += ": within the noise"
+    return text

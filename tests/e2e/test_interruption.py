@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.client import Client
+from lacuna import Client
 from service.local.stack import Stack
 from service.settings import Settings
 
@@ -61,7 +61,7 @@ def test_a_running_job_is_cancelled_within_seconds(stack: Stack) -> None:
     assert seconds_until(job, "cancelled") < SECONDS
     before = dict(stack.pids)
     with Client(stack.url) as client:  # the same worker goes on
-        client.profile(SMALL, on_job=lambda job: None, check=lambda: None)
+        client.profile(**SMALL)
     assert stack.pids == before
     os.kill(before["worker-1"], 0)
 

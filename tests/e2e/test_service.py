@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import httpx
 import numpy as np
 import pytest
 
-from service.client import Client
+from lacuna import Client
 from service.local.stack import Stack
 from service.settings import Settings
 
@@ -27,10 +28,7 @@ VOLATILE = {"timings", "environment", "created_at"}
 
 
 def run(client: Client, request: dict[str, Any]) -> dict[str, Any]:
-    identifier = client.profile(request, on_job=lambda job: None, check=lambda: None)
-    profile: dict[str, Any] = httpx.Response(
-        200, text=client.text(f"/v1/profiles/{identifier}")
-    ).json()
+    profile: dict[str, Any] = json.loads(client.export(client.profile(**request).id))
     return profile
 
 

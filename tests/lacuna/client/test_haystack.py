@@ -77,5 +77,5 @@ def test_away_keeps_the_order() -> None:
 
 
 def test_documents_without_text_are_refused() -> None:
-    with pytest.raises(ValueError, match="not textual"):
+    with pytest.raises(ValueError, match="has no text"):
         LacunaRanker().run([Document(id="d0"), Document(id="d1")])

@@ -80,7 +80,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 @pytest.fixture
 def worker(stack: Stack) -> Iterator[Any]:
     """The worker's side of that queue, by hand, on an empty store."""
-    helpers = runpy.run_path(str(Path(__file__).parents[1] / "api" / "conftest.py"))
+    helpers = runpy.run_path(str(Path(__file__).parents[1] / "gateway" / "conftest.py"))
     client = connect(stack.environment["LACUNA_REDIS_URL"])
     client.flushdb()
     yield helpers["Worker"](client)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
@@ -10,11 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
 import pytest
-
-from lacuna.contract.jobs import Job
-from service.client import Client, Refused
 
 
 def lacuna(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -71,37 +66,34 @@ def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
     one_line(answer.stderr)
 
 
-def test_a_refusal_names_the_field() -> None:
-    problem = {
-        "code": "invalid_request",
-        "errors": [{"field": "sequence_length", "message": "at least 1"}],
-    }
-
-    def handle(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(
-            422, content=json.dumps(problem), headers={"content-type": "application/problem+json"}
-        )
-
-    client = Client("http://lacuna.invalid", transport=httpx.MockTransport(handle))
-
-    def on_job(job: Job) -> None:
-        raise AssertionError("no job was accepted")
-
-    with client, pytest.raises(Refused, match="sequence_length: at least 1"):
-        client.profile({"model": "gpt2"}, on_job=on_job, check=lambda: None)
-
-
 def test_a_request_file_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
     answer = lacuna("place", f"@{tmp_path / 'nothing'}", "--server", "http://127.0.0.1:9")
     assert answer.returncode == 2
     assert "nothing" in one_line(answer.stderr)
 
 
-def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_option", [False, True])
+def test_a_port_in_use_is_one_clear_line(tmp_path: Path, by_option: bool) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = str(other.getsockname()[1])
-        answer = lacuna("serve", LACUNA_PORT=port, LACUNA_DATA_DIR=str(tmp_path))
+        options, variable = (["--port", port], "1") if by_option else ([], port)
+        answer = lacuna("serve", *options, LACUNA_PORT=variable, LACUNA_DATA_DIR=str(tmp_path))
     assert answer.returncode == 3
-    assert "LACUNA_PORT" in one_line(answer.stderr)
+    assert f"port {port}" in one_line(answer.stderr)
+    assert "LACUNA_PORT" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--host", "0.0.0.0"], "LACUNA_API_KEYS"),
+        (["--port", "70000"], "--port"),
+        (["--port", "many"], "--port"),
+    ],
+)
+def test_wrong_options_of_serve_are_one_clear_line(options: list[str], words: str) -> None:
+    answer = lacuna("serve", *options, LACUNA_PORT="1")
+    assert answer.returncode == 2
+    assert words in one_line(answer.stderr)

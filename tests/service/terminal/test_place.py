@@ -186,7 +186,7 @@ BAD_INPUT = {
     "a zero byte": ("a, 1\0, 2", "byte 4 is 0"),
     "no JSON": ("[[[", "not JSON"),
     "too deep": ("[" * 100_000, "stdin: "),
-    "NaN in JSON": ('[{"id": "a", "tokens": 1, "relevance": NaN}]', "NaN is no JSON number"),
+    "NaN in JSON": ('[{"id": "a", "tokens": 1, "relevance": NaN}]', "NaN is not a JSON number"),
     "too large a number": ('[{"id": "a", "tokens": 1, "relevance": 1e999}]', "too large a number"),
     "a key twice": ('[{"id": "a", "id": "b", "tokens": 1, "relevance": 1}]', "'id' is given twice"),
     "a lone surrogate": ('[{"id": "\\ud800", "tokens": 1, "relevance": 1}]', "Invalid JSON"),
@@ -214,7 +214,7 @@ BAD_INPUT = {
     "an unknown column": ("id, tokens, score\na, 1, 1", "line 1: unknown column 'score'"),
     "unknown columns": (
         "chunk_id,score,length\na,0.9,10",
-        "line 1: unknown column 'chunk_id'; a heading names the columns id, tokens (or text) and",
+        "line 1: unknown column 'chunk_id'; a header names the columns id, tokens (or text) and",
     ),
     "a word for a number": ("a;ten;0,5", "line 1: tokens: 'ten' is not a finite"),
     "a column twice": ("id, tokens, tokens, relevance\n", "the column tokens is there twice"),

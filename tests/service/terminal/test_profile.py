@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import httpx
 import pytest
 
+from lacuna import ServiceAway
 from lacuna.contract.profile_requests import ProfileRequest
 from lacuna.contract.profiles import Profile
 from service.local.stack import Stack, StackError
@@ -211,12 +212,12 @@ def test_a_service_of_our_own_leaves_no_job_behind(
     lacuna: Any, own: Stack, worker: Any, monkeypatch: pytest.MonkeyPatch,
     error: BaseException, status: int, words: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("time.sleep", Mock(side_effect=error))
+    # Checked with each request: the job is submitted, and the first poll finds the fault.
+    monkeypatch.setattr(own, "check", Mock(side_effect=[None, error]))
     result = lacuna("profile", "gpt2", "--weights", "random", server=None)
     assert result.exit_code == status
     assert result.stderr == f"{words}\n"
     assert result.stdout == ""
-    monkeypatch.undo()
     identifier = ProfileRequest.model_validate(RANDOM).job_id
     assert httpx.get(f"{own.url}/v1/jobs/{identifier}").json()["state"] == "cancelled"
     assert worker.idle()
@@ -225,9 +226,33 @@ def test_a_service_of_our_own_leaves_no_job_behind(
 def test_nothing_is_said_of_a_job_whose_gateway_is_gone(
     lacuna: Any, own: Stack, worker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("time.sleep", Mock(side_effect=KeyboardInterrupt))
-    gone = Mock(side_effect=httpx.ConnectError("refused"))
-    monkeypatch.setattr("service.client.Client.cancel", gone)
+    monkeypatch.setattr(own, "check", Mock(side_effect=[None, KeyboardInterrupt]))
+    gone = Mock(side_effect=ServiceAway("refused"))
+    monkeypatch.setattr("lacuna.client.clients.Client.cancel", gone)
     result = lacuna("profile", "gpt2", "--weights", "random", server=None)
     assert result.exit_code == 130
     assert result.stderr == "stopped\n"
+
+
+def test_a_gateway_that_died_is_named_with_its_last_words(
+    lacuna: Any, own: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own, "_port", 9)  # nobody listens there
+    said = StackError("the gateway ended by SIGKILL")
+    monkeypatch.setattr(own, "check", Mock(side_effect=[None, said]))
+    line = lacuna.fails(3, "profiles", server=None)
+    assert line == "lacuna: the gateway ended by SIGKILL"
+
+
+@pytest.mark.parametrize("name", ["profile.json", "profile.svg"])
+def test_a_file_of_somebody_else_is_never_overwritten(
+    lacuna: Any, known: str, tmp_path: Path, name: str
+) -> None:
+    arguments = ("profile", "gpt2", "--weights", "random", "--folder", str(tmp_path))
+    for mine in ('{"id": "my own"}', "<svg>my own</svg>", "\x00 no text"):
+        (tmp_path / name).write_text(mine)
+        assert f"{name} is there already" in lacuna.fails(2, *arguments, server=known)
+        assert (tmp_path / name).read_text() == mine
+    (tmp_path / name).unlink()
+    for _ in range(2):  # what it wrote itself may be written again
+        assert "wrote " in lacuna.prints(*arguments, server=known)

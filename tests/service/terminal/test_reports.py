@@ -9,8 +9,7 @@ from rich.console import Console
 
 from lacuna.contract.profiles import DeadZone, Interval, NeedleCurve, ProfileSummary
 from lacuna.views import compare
-from service.terminal import reports
-from service.terminal import reports as profiles
+from service.terminal import reports, stored
 
 
 def console() -> tuple[Console, io.StringIO]:
@@ -33,7 +32,7 @@ def test_retrieval_is_printed_by_depth(make_profile: Any) -> None:
     measured = plain.measured.model_copy(update={"needle": needle})
     for profile, there in ((plain, False), (plain.model_copy(update={"measured": measured}), True)):
         out, text = console()
-        profiles.profile_report(out, profile)
+        reports.profile_report(out, profile)
         said = text.getvalue()
         for words in ("7 facts", "-2.50", "-3.00..-2.00", "-18.40 without the fact", "0.62"):
             assert (words in said) == there
@@ -47,7 +46,7 @@ def test_a_zone_that_not_all_draws_have_says_so(make_profile: Any) -> None:
             threshold=0.75, start_band=band, end_band=band, support=support,
         )  # fmt: skip
         out, text = console()
-        profiles.profile_report(out, make_profile(tokens=64).model_copy(update={"dead_zone": zone}))
+        reports.profile_report(out, make_profile(tokens=64).model_copy(update={"dead_zone": zone}))
         assert ("64%" in text.getvalue()) == there
 
 
@@ -67,7 +66,7 @@ def test_the_list_tells_profiles_of_one_model_apart(make_profile: Any) -> None:
     }
     for words, change in changes.items():
         out, text = console()
-        profiles.listing(out, [plain, plain.model_copy(update=change)])
+        reports.profile_list(out, [plain, plain.model_copy(update=change)])
         first, second = text.getvalue().splitlines()[1:]
         assert words in second
         assert words not in first
@@ -80,7 +79,7 @@ def test_stretches_are_named_by_their_first_and_last_token(make_profile: Any) ->
         start_band=Interval(low=1, high=6), end_band=Interval(low=8, high=12), support=1.0,
     )  # fmt: skip
     out, text = console()
-    profiles.profile_report(out, make_profile(tokens=64).model_copy(update={"dead_zone": zone}))
+    reports.profile_report(out, make_profile(tokens=64).model_copy(update={"dead_zone": zone}))
     assert "5-8 (10%)" in text.getvalue()
     assert "1..6 - 7..11" in text.getvalue()
     assert zone.model_copy(update={"end": 6}).span == "5"
@@ -91,7 +90,7 @@ def test_one_token_has_nothing_to_predict(make_profile: Any) -> None:
     request = plain.request.model_copy(update={"sequence_length": 1})
     for profile, there in ((plain, True), (plain.model_copy(update={"request": request}), False)):
         out, text = console()
-        profiles.profile_report(out, profile)
+        reports.profile_report(out, profile)
         assert ("closest: " in text.getvalue()) == there
     assert ", 1 token " in text.getvalue()
 
@@ -102,5 +101,5 @@ def test_a_comparison_says_what_else_differs(make_profile: Any) -> None:
     for b, there in ((a, False), (a.model_copy(update={"request": request}), True)):
         out, text = console()
         curve = a.measured.influence
-        reports.comparison_report(out, compare(a, b), curve, curve)
+        stored.comparison_report(out, compare(a, b), curve, curve)
         assert ("note: different positional encodings" in text.getvalue()) == there

@@ -111,7 +111,7 @@ def test_a_limit_says_that_there_are_more(lacuna: Any, stored: str) -> None:
 
 
 def test_pages_are_read_until_the_limit(lacuna: Any, stored: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr("service.terminal.stored._PAGE", 1)
+    monkeypatch.setattr("lacuna.client.flows._PAGE", 1)
     printed = json.loads(lacuna.prints("profiles", "--json", server=stored))
     assert [item["id"] for item in printed["items"]] == [B, A]
     assert printed["next"] is None
@@ -171,7 +171,7 @@ def test_part_of_an_id_is_no_file_name(lacuna: Any, tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     for arguments in (["show"], ["compare", "609d3761"], ["place", "-", "--profile"]):
         line = lacuna.fails(2, *arguments, "609d3761", stdin="a, 1, 1")
-        assert "609d3761 is no file and no id: ids have 32 digits" in line
+        assert "609d3761 is neither a file nor an id: ids have 32 digits" in line
     (tmp_path / "609d3761").write_text("{}")
     assert "609d3761 holds no profile" in lacuna.fails(2, "show", "609d3761")
 
