@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from lacuna.contract.profile_requests import Documents, ProfileRequest
+from lacuna.evidence import aggregates
 from lacuna.theory import agreement
 from service.settings import Settings
 from workers import documents
@@ -38,8 +39,8 @@ def main() -> None:
     at = found.positions.astype(int)
     print(f"{loaded.id}, {given.length} tokens, {len(texts.ids)} documents, {found.facts} facts")
     curves = {
-        "mean of norms": agreement.mean_of_norms(norms),
-        "per document": agreement.per_document(norms),
+        "mean of norms": aggregates.mean_of_norms(norms),
+        "per document": aggregates.per_document(norms),
     }
     densities = {name: found.density(curve) for name, curve in curves.items()}
     print(f"{'position':>9}{'log p':>9}{'low':>9}{'high':>9}" + "".join(f"{n:>16}" for n in curves))

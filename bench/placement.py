@@ -27,6 +27,7 @@ import torch
 
 from lacuna.contract.placements import PlacementRequest
 from lacuna.contract.profile_requests import Documents, ProfileRequest
+from lacuna.evidence import aggregates
 from lacuna.placement.curve import PlacementCurve
 from lacuna.theory import agreement
 from service.answers.placements import place
@@ -133,7 +134,7 @@ def measured(
     texts = documents.build(Documents(count=options.documents), loaded, length, 0)
     say(f"influence of {options.documents} documents of {length} tokens")
     norms = influence.measure(loaded, texts).norms
-    mean = agreement.mean_of_norms(norms)
+    mean = aggregates.mean_of_norms(norms)
     say(f"recall of {options.facts} facts at {options.depths} depths")
     curve = needle.measure(loaded, length, depths=options.depths, facts=options.facts, seed=11)
     at = (np.arange(length) + 0.5) / length

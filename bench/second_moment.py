@@ -20,6 +20,7 @@ import torch
 from transformers import AutoModelForCausalLM, BloomConfig, PreTrainedConfig, Qwen2Config
 
 from lacuna.contract.profile_requests import Objective, ProfileRequest
+from lacuna.evidence import aggregates
 from lacuna.theory import agreement
 from lacuna.theory.curve import F64
 from service.settings import Settings
@@ -98,15 +99,15 @@ def table(title: str, loaded: LoadedModel, texts: DocumentSet, objective: Object
         for name in ("attention_only", "residual", "residual_content", "measured_kernel")
     } | {"second_moment": second.influence}
     jacobian = objective == "jacobian"
-    whole = agreement.root_mean_square if jacobian else agreement.mean_of_norms
-    columns = {"rms" if jacobian else "mean": whole, "per document": agreement.per_document}
+    whole = aggregates.root_mean_square if jacobian else aggregates.mean_of_norms
+    columns = {"rms" if jacobian else "mean": whole, "per document": aggregates.per_document}
     print(f"\n{title}: {len(texts.ids)} documents, {objective}; "
           f"second moment {seconds:.1f} CPU s per document")  # fmt: skip
     print(f"{'W1 / Spearman against':24s}" + "".join(f"{name:>20s}" for name in columns))
     for name, curve in predictions.items():
         cells = [compare(curve, how(measured.norms)) for how in columns.values()]
         print(f"{name:24s}" + "".join(f"{cell:>20s}" for cell in cells), flush=True)
-    noise = [agreement.split_half(measured.norms, how) or np.nan for how in columns.values()]
+    noise = [aggregates.split_half(measured.norms, how) or np.nan for how in columns.values()]
     print(f"{'split-half noise':24s}" + "".join(f"{value:>20.4f}" for value in noise), flush=True)
 
 

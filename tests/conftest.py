@@ -30,6 +30,7 @@ from lacuna.contract.profiles import (
     Shape,
     Timings,
 )
+from lacuna.evidence import aggregates
 from lacuna.theory import agreement, shape
 from service.local import store
 from service.store.connection import connect, connect_async
@@ -164,9 +165,9 @@ def make(
     position = (np.arange(tokens) + 0.5) / tokens
     ideal = 0.3 + 2 * np.exp(-8 * position) + 3 * np.exp(-25 * (1 - position))
     norms = ideal * generator.lognormal(0, 0.3, (8, tokens))
-    influence = agreement.mean_of_norms(norms)
-    curves = agreement.bootstrap(norms, "mean", draws=50, seed=0)
-    low, high = agreement.band(curves)
+    influence = aggregates.mean_of_norms(norms)
+    curves = aggregates.bootstrap(norms, "mean", draws=50, seed=0)
+    low, high = aggregates.band(curves)
     predicted = ideal / ideal.sum()
     zone = shape.dead_zone(influence, curves=curves)
     form = dataclasses.asdict(shape.shape(influence))
@@ -188,7 +189,7 @@ def make(
         ),
         measured=Measured(
             influence=_rounded(influence), low=_rounded(low), high=_rounded(high),
-            per_document=_rounded(agreement.per_document(norms)), documents=8,
+            per_document=_rounded(aggregates.per_document(norms)), documents=8,
             split_half_wasserstein=0.01,
         ),
         mixing=Mixing.model_validate(

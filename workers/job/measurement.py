@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from lacuna.contract.errors import InvalidRequest, OutOfMemory
 from lacuna.contract.profile_requests import PREDICTION_NAMES, PredictionName, ProfileRequest
-from lacuna.theory import agreement, rollout
+from lacuna.evidence import aggregates
+from lacuna.theory import rollout
 from workers import faults
 from workers.attention.kernels import KernelTap, detail_that_fits
 from workers.attention.statistics import KernelStatistics
@@ -78,7 +79,7 @@ class Measurement:
     """Everything that was found out about one model. Shapes as in the parts' own docstrings."""
 
     influence: InfluenceResult
-    how: agreement.How
+    how: aggregates.Aggregate
     mixing: MixingTap | None = None
     attention: KernelStatistics | None = None
     needle: NeedleResult | None = None

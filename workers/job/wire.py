@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from lacuna.contract.base import rounded, rounded_list
 from lacuna.contract.profiles import Measured, Mixing, MonotoneCheck, NeedleCurve, Prediction
+from lacuna.evidence import aggregates
 from lacuna.theory import agreement
 from lacuna.views import zone_of
 from workers.influence.mixing import MixingTap
@@ -28,18 +29,18 @@ def measured(found: Measurement) -> tuple[Measured, F64, F64 | None]:
     One document has no draws that differ: None.
     """
     norms = found.influence.norms
-    combine = agreement.root_mean_square if found.how == "rms" else agreement.mean_of_norms
+    combine = aggregates.root_mean_square if found.how == "rms" else aggregates.mean_of_norms
     main = combine(norms)
-    draws = agreement.bootstrap(norms, found.how, draws=DRAWS, seed=0)
-    low, high = agreement.band(draws)
-    split = agreement.split_half(norms, combine)
-    split_each = agreement.split_half(norms, agreement.per_document)
+    draws = aggregates.bootstrap(norms, found.how, draws=DRAWS, seed=0)
+    low, high = aggregates.band(draws)
+    split = aggregates.split_half(norms, combine)
+    split_each = aggregates.split_half(norms, aggregates.per_document)
     attention = None if found.attention is None else found.attention.last_token_attention
     wire = Measured(
         influence=rounded_list(main),
         low=rounded_list(low),
         high=rounded_list(high),
-        per_document=rounded_list(agreement.per_document(norms)),
+        per_document=rounded_list(aggregates.per_document(norms)),
         documents=len(norms),
         split_half_wasserstein=None if split is None else rounded(split),
         split_half_wasserstein_per_document=None if split_each is None else rounded(split_each),

@@ -29,7 +29,7 @@ from lacuna.contract.profile_requests import (
     SECOND_MOMENT_DOCUMENTS,
     SECOND_MOMENT_WORK,
 )
-from lacuna.theory import agreement
+from lacuna.evidence import aggregates
 from lacuna.theory.binning import I64, edges
 from lacuna.theory.curve import F64
 from lacuna.theory.second_moment import LayerMoments, second_moment
@@ -160,7 +160,7 @@ class DocumentMoments:
     def evaluate(self, gains: Gains, gram: F64) -> F64:
         """F64[n], sums to 1."""
         curve = second_moment(self._layers(gains, gram), self._bounds)
-        return agreement.per_document((curve * self._embedding)[None])
+        return aggregates.per_document((curve * self._embedding)[None])
 
     def _layers(self, gains: Gains, gram: F64) -> Iterator[LayerMoments]:
         widths = np.diff(self._bounds)
@@ -276,7 +276,7 @@ def predict(
     except Unsupported as error:
         return Prediction(None, None, str(error))
     rows = np.array(curves)
-    return Prediction(agreement.per_document(rows), rows)
+    return Prediction(aggregates.per_document(rows), rows)
 
 
 def _spaced(count: int, wanted: int) -> NDArray[np.intp]:

@@ -67,28 +67,6 @@ def test_curves_of_different_lengths_are_refused() -> None:
             measure([1.0, 2.0, 3.0], [1.0, 2.0])
 
 
-def test_split_half_of_equal_documents_is_nothing_and_of_one_is_unknown() -> None:
-    document = np.arange(1.0, 9.0)
-    assert agreement.split_half(np.tile(document, (6, 1)), agreement.mean_of_norms) == (
-        pytest.approx(0, abs=1e-15)
-    )
-    assert agreement.split_half(document[None], agreement.per_document) is None
-    assert agreement.split_half([document, np.zeros(8)], agreement.per_document) is None
-
-
-def test_split_half_shrinks_with_documents_and_covers_the_error_of_the_whole() -> None:
-    generator = np.random.default_rng(3)
-    truth = np.linspace(1, 2, 64)
-    noise = {}
-    for count in (8, 128):
-        norms = truth * generator.lognormal(sigma=1.0, size=(count, 64))
-        noise[count] = agreement.split_half(norms, agreement.mean_of_norms)
-        assert noise[count] is not None
-        error = agreement.wasserstein(agreement.mean_of_norms(norms), truth)
-        assert error < 2 * noise[count]
-    assert noise[128] < 0.5 * noise[8]
-
-
 def test_the_published_figures_of_bloom_176b(published: dict[str, np.ndarray]) -> None:
     measured = published["d_measured"]
     figures = {

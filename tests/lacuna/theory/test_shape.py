@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from lacuna.theory import agreement
+from lacuna.evidence import aggregates
 from lacuna.theory.curve import Curve
 from lacuna.theory.shape import dead_zone, shape, smoothed_density
 
@@ -161,8 +161,8 @@ def test_the_band_holds_the_ends_and_comes_only_with_draws() -> None:
     generator = np.random.default_rng(4)
     norms = valley(128, 0.8) * generator.lognormal(sigma=0.8, size=(16, 128))
     norms *= generator.lognormal(size=(16, 1))
-    curve = agreement.mean_of_norms(norms)
-    zone = dead_zone(curve, curves=agreement.bootstrap(norms, "mean"))
+    curve = aggregates.mean_of_norms(norms)
+    zone = dead_zone(curve, curves=aggregates.bootstrap(norms, "mean"))
     assert zone is not None
     assert zone.start_band is not None
     assert zone.end_band is not None

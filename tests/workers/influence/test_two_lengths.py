@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lacuna.contract.profile_requests import Documents
+from lacuna.evidence import aggregates
 from lacuna.theory import agreement
 from lacuna.theory.curve import cumulative
 from workers import documents
@@ -20,7 +21,7 @@ def test_anchored_ends_are_nearer_to_the_measurement_than_plain_stretching(
     profile = {}
     for length, count in ((64, 24), (128, 16)):
         texts = documents.build(Documents(count=count), smollm2, length, 0)
-        profile[length] = agreement.mean_of_norms(influence.measure(smollm2, texts).norms)
+        profile[length] = aggregates.mean_of_norms(influence.measure(smollm2, texts).norms)
     for measured, wanted in ((64, 128), (128, 64)):
         miss = {
             anchored: agreement.wasserstein(

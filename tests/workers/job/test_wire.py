@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lacuna.theory import agreement
+from lacuna.evidence import aggregates
 from workers.influence.influence import InfluenceResult
 from workers.job import wire
 from workers.job.measurement import Measurement
@@ -21,10 +21,10 @@ def test_the_standard_error_is_the_spread_of_the_curve_over_probes() -> None:
     true = generator.lognormal(size=(5, 40))
     errors = 0.05 * true * generator.uniform(0.5, 1.5, size=(5, 40))
     found = Measurement(influence=result(true, errors), how="rms")
-    main = agreement.root_mean_square(true)
+    main = aggregates.root_mean_square(true)
     told = wire.standard_error(found, main)
     drawn = [
-        agreement.root_mean_square(np.abs(true + errors * generator.standard_normal((5, 40))))
+        aggregates.root_mean_square(np.abs(true + errors * generator.standard_normal((5, 40))))
         for _ in range(3_000)
     ]
     np.testing.assert_allclose(told, np.std(drawn, axis=0), rtol=0.12)

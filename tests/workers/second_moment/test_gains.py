@@ -8,6 +8,7 @@ import torch
 from tiny_families import build
 from transformers import PreTrainedModel
 
+from lacuna.evidence import aggregates
 from lacuna.theory import agreement
 from workers.instrument import inspect
 from workers.second_moment import moments
@@ -56,7 +57,7 @@ def test_it_predicts_what_is_measured(family: str) -> None:
     prediction = moments.predict(model, inspect(model), ids)
     assert prediction.reason is None
     assert prediction.influence is not None
-    measured = agreement.per_document(jacobian_norms(model, ids))
+    measured = aggregates.per_document(jacobian_norms(model, ids))
     assert agreement.wasserstein(measured, prediction.influence) < 0.03
     rank = agreement.spearman(measured, prediction.influence)
     assert rank is not None
@@ -75,7 +76,7 @@ def test_a_norm_layer_behind_the_attention_works_at_its_true_point(
 ) -> None:
     model, ids = build("glm4"), some_ids()
     found = inspect(model)
-    measured = agreement.per_document(jacobian_norms(model, ids))
+    measured = aggregates.per_document(jacobian_norms(model, ids))
     right = moments.predict(model, found, ids).influence
     # As if each token's own value were what the norm layer sees.
     monkeypatch.setattr(HeadGate, "_mixed", lambda _self, gated: gated)

@@ -1,4 +1,4 @@
-"""Aggregates over documents and their bootstrap."""
+"""Curves from many documents, their bootstrap, and the noise left in them."""
 
 from typing import Literal
 
@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from lacuna.theory import agreement
+from lacuna.evidence import aggregates
+from lacuna.theory.agreement import wasserstein
 
 How = Literal["mean", "per_document", "rms"]
 AGGREGATES = {
-    "mean": agreement.mean_of_norms,
-    "per_document": agreement.per_document,
-    "rms": agreement.root_mean_square,
+    "mean": aggregates.mean_of_norms,
+    "per_document": aggregates.per_document,
+    "rms": aggregates.root_mean_square,
 }
 norms = st.tuples(st.integers(1, 6), st.integers(1, 12)).flatmap(
     lambda size: arrays(np.float64, size, elements=st.floats(0, 1e300)).filter(
@@ -34,10 +35,10 @@ def test_curves_sum_to_one_and_scale_does_not_matter(rows: np.ndarray, how: How)
 
 @given(norms, st.sampled_from(["mean", "per_document", "rms"]))
 def test_every_bootstrap_draw_is_a_curve_between_the_documents(rows: np.ndarray, how: How) -> None:
-    curves = agreement.bootstrap(rows, how, draws=8, seed=1)
+    curves = aggregates.bootstrap(rows, how, draws=8, seed=1)
     assert curves.shape == (8, rows.shape[1])
     np.testing.assert_allclose(curves.sum(axis=1), 1)
-    low, high = agreement.band(curves)
+    low, high = aggregates.band(curves)
     assert (low <= high).all()
 
 
@@ -46,34 +47,34 @@ def test_documents_without_influence_count_for_nothing(rows: np.ndarray, how: Ho
     padded = np.concatenate([np.zeros((2, rows.shape[1])), rows])
     np.testing.assert_array_equal(AGGREGATES[how](padded), AGGREGATES[how](rows))
     np.testing.assert_array_equal(
-        agreement.bootstrap(padded, how, draws=3), agreement.bootstrap(rows, how, draws=3)
+        aggregates.bootstrap(padded, how, draws=3), aggregates.bootstrap(rows, how, draws=3)
     )
 
 
 def test_what_the_aggregates_mean() -> None:
     rows = np.array([[3.0, 1.0], [100.0, 300.0]])
-    np.testing.assert_allclose(agreement.mean_of_norms(rows), np.array([103, 301]) / 404)
-    np.testing.assert_allclose(agreement.per_document(rows), [0.5, 0.5])
+    np.testing.assert_allclose(aggregates.mean_of_norms(rows), np.array([103, 301]) / 404)
+    np.testing.assert_allclose(aggregates.per_document(rows), [0.5, 0.5])
     squares = np.sqrt([10009, 90001])
-    np.testing.assert_allclose(agreement.root_mean_square(rows), squares / squares.sum())
+    np.testing.assert_allclose(aggregates.root_mean_square(rows), squares / squares.sum())
 
 
 def test_per_document_gives_faint_documents_their_vote() -> None:
     rows = np.array([[1e-250, 0.0], [0.0, 1e250]])
-    np.testing.assert_allclose(agreement.per_document(rows), [0.5, 0.5])
+    np.testing.assert_allclose(aggregates.per_document(rows), [0.5, 0.5])
 
 
 @pytest.mark.parametrize("how", ["mean", "per_document", "rms"])
 def test_bootstrap_is_resampling_with_replacement(how: How) -> None:
     generator = np.random.default_rng(5)
     rows = generator.lognormal(size=(12, 6))
-    ours = agreement.bootstrap(rows, how, draws=4000, seed=2)
+    ours = aggregates.bootstrap(rows, how, draws=4000, seed=2)
     naive = np.array(
         [AGGREGATES[how](rows[generator.integers(0, 12, size=12)]) for _ in range(4000)]
     )
     np.testing.assert_allclose(ours.mean(axis=0), naive.mean(axis=0), rtol=0.01)
     np.testing.assert_allclose(ours.std(axis=0), naive.std(axis=0), rtol=0.08)
-    np.testing.assert_array_equal(ours, agreement.bootstrap(rows, how, draws=4000, seed=2))
+    np.testing.assert_array_equal(ours, aggregates.bootstrap(rows, how, draws=4000, seed=2))
 
 
 def test_the_band_narrows_with_documents_and_is_a_point_for_one() -> None:
@@ -81,10 +82,32 @@ def test_the_band_narrows_with_documents_and_is_a_point_for_one() -> None:
     width = {}
     for count in (1, 8, 200):
         rows = generator.lognormal(size=(count, 5))
-        low, high = agreement.band(agreement.bootstrap(rows, "mean"))
+        low, high = aggregates.band(aggregates.bootstrap(rows, "mean"))
         width[count] = float((high - low).max())
     assert width[1] == 0
     assert width[200] < 0.5 * width[8]
+
+
+def test_split_half_of_equal_documents_is_nothing_and_of_one_is_unknown() -> None:
+    document = np.arange(1.0, 9.0)
+    assert aggregates.split_half(np.tile(document, (6, 1)), aggregates.mean_of_norms) == (
+        pytest.approx(0, abs=1e-15)
+    )
+    assert aggregates.split_half(document[None], aggregates.per_document) is None
+    assert aggregates.split_half([document, np.zeros(8)], aggregates.per_document) is None
+
+
+def test_split_half_shrinks_with_documents_and_covers_the_error_of_the_whole() -> None:
+    generator = np.random.default_rng(3)
+    truth = np.linspace(1, 2, 64)
+    noise = {}
+    for count in (8, 128):
+        norms = truth * generator.lognormal(sigma=1.0, size=(count, 64))
+        noise[count] = aggregates.split_half(norms, aggregates.mean_of_norms)
+        assert noise[count] is not None
+        error = wasserstein(aggregates.mean_of_norms(norms), truth)
+        assert error < 2 * noise[count]
+    assert noise[128] < 0.5 * noise[8]
 
 
 @pytest.mark.parametrize(
@@ -104,8 +127,8 @@ def test_what_cannot_be_aggregated_is_refused(rows: list[object], message: str) 
 
 def test_impossible_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="draws"):
-        agreement.bootstrap([[1.0]], "mean", draws=0)
+        aggregates.bootstrap([[1.0]], "mean", draws=0)
     with pytest.raises(ValueError, match="level"):
-        agreement.band([[1.0]], level=1.0)
+        aggregates.band([[1.0]], level=1.0)
     with pytest.raises(ValueError, match="how must be one of"):
-        agreement.bootstrap([[1.0]], "median")  # type: ignore[arg-type]
+        aggregates.bootstrap([[1.0]], "median")  # type: ignore[arg-type]
