@@ -100,7 +100,9 @@ def force_to_wire(
 def collapse_to_wire(found: rollout.Collapse, number: Number = rounded) -> Collapse:
     """The depth limit."""
     fields = dataclasses.asdict(found)
-    return Collapse(**{k: number(v) if isinstance(v, float) else v for k, v in fields.items()})
+    return Collapse.model_validate(
+        {name: number(v) if isinstance(v, float) else v for name, v in fields.items()}
+    )
 
 
 def parse(document: bytes) -> Profile:

@@ -21,9 +21,6 @@ MAX_SLOPE = 1e3
 MAX_LOGIT = 1e5
 MAX_PROFILE_LENGTH = 16_384
 MAX_MEASURED_LENGTH = 1_024
-MAX_WORK = 5e9
-"""Bound on length x layers x heads x rollouts, weighted by the cost of the kernel: about
-nanoseconds of one core."""
 
 ArchitectureName = Literal[
     "bloom-560m",
@@ -203,8 +200,6 @@ class RolloutRequest(Wire):
     """Density below which a position counts as dead; 1 is uniform."""
     bins: int | None = Field(default=None, ge=1, le=MAX_BINS)
     """Answer curves as masses of that many equal intervals. Required above 16,384 positions."""
-    seed: int = Field(default=0, ge=0, le=2**31 - 1)
-    """Part of the interface for randomised predictions; all present ones are deterministic."""
 
     @model_validator(mode="after")
     def _fields_fit_each_other(self) -> Self:

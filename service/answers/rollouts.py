@@ -1,21 +1,21 @@
-"""Theory from architecture parameters alone: from wire request to theory and back.
+"""Theory from architecture parameters alone: from a rollout request to its answer.
 
-The curves of one rollout request, by name.
-
-What a rollout means for someone who writes a prompt, in sentences.
+`compute` is where it starts. `rollout_inputs` fills in the request, `rollout_limits` bounds it;
+`Curves` computes each curve once; `summarise` says in sentences what they mean for someone who
+writes a prompt.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import time
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from lacuna.contract.errors import InvalidRequest
 from lacuna.contract.profile_requests import PredictionName
-from lacuna.contract.profiles import Collapse, DeadZone, Force, Shape
+from lacuna.contract.profiles import DeadZone
 from lacuna.contract.rollouts import (
     CesaroReport,
     DepthWidth,
@@ -24,42 +24,58 @@ from lacuna.contract.rollouts import (
     RolloutRequest,
     RolloutResponse,
 )
-from lacuna.theory import cesaro, rollout, shape
+from lacuna.theory import cesaro, rollout
 from lacuna.theory.curve import Curve
 from lacuna.theory.kernels import Kernel
 from lacuna.theory.shape import END_SHARE
-from service.answers.rollout_inputs import Inputs, check_kernel, check_work, resolve
+from lacuna.views import collapse_to_wire, force_to_wire, shape_of, zone_of
+from service.answers.rollout_inputs import Inputs, resolve
+from service.answers.rollout_limits import Deadline, check_kernel, check_predictions, check_size
 
 F64 = npt.NDArray[np.float64]
 _DENSITY_POINTS = 100
 _MONOTONE_TOLERANCE = 1e-9
+_HALF = 0.5
+_MARGIN = 0.02
+"""Share of the prompt that is too short to put anything into."""
 
 
-def compute(request: RolloutRequest) -> RolloutResponse:
-    """Every curve and diagnosis that the request asks for. Pure; takes milliseconds to seconds.
+def compute(
+    request: RolloutRequest, clock: Callable[[], float] = time.monotonic
+) -> RolloutResponse:
+    """Every curve and diagnosis that the request asks for, in full float64.
+
+    Takes milliseconds to seconds. The answer depends on the request alone.
+
+    Args:
+        request: validated.
+        clock: seconds, for the deadline.
 
     Raises:
         InvalidRequest: fields do not fit each other; names the field.
-        TooLarge: length x layers x heads x rollouts is above the limit; names it.
+        TooLarge: a size is beyond its limit, or the time is up; names the limit.
     """
     inputs = resolve(request)
+    names = request.predictions or _default_names(inputs)
     check_kernel(inputs)
-    names = _names(inputs)
-    curves = Curves(inputs)
-    _check(inputs, names)
+    check_predictions(inputs, names)
+    check_size(inputs)
+    deadline = Deadline(clock)
+    curves = Curves(inputs, deadline)
     predictions: dict[str, RolloutPrediction] = {
         name: _prediction(curves.of(name), request) for name in names
     }
-    main = curves.main
-    report = _cesaro(inputs)
+    main = curves.of("residual_content")
+    forces = rollout.forces(curves.after_each_force())
     collapse = rollout.collapse(
         curves.kernels_content,
         inputs.mixing,
         main,
         causal=request.mask.type == "causal",
         diverges=inputs.diverges,
+        check=deadline.check,
     )
-    forces = rollout.forces(curves.after_each_force())
+    report = _cesaro(inputs)
     return RolloutResponse(
         architecture=request.architecture,
         sequence_length=inputs.length,
@@ -67,57 +83,112 @@ def compute(request: RolloutRequest) -> RolloutResponse:
         heads=inputs.heads,
         bins=request.bins,
         predictions=predictions,
-        forces=[_force(force, request) for force in forces],
-        collapse=Collapse(**dataclasses.asdict(collapse)),
+        forces=[force_to_wire(f, _binned(f.influence, request), float) for f in forces],
+        collapse=collapse_to_wire(collapse, float),
         cesaro=report,
         monotone=_monotone(inputs),
-        summary=summarise(inputs, main, _zone(main, request), report),
+        summary=summarise(inputs, main, zone_of(main, request.threshold, float), report),
         assumptions=list(inputs.assumptions),
     )
 
 
-def _names(inputs: Inputs) -> list[PredictionName]:
-    asked = inputs.request.predictions
-    if asked is not None:
-        return asked
+def _default_names(inputs: Inputs) -> list[PredictionName]:
     names: list[PredictionName] = ["attention_only", "residual", "residual_content", "cesaro"]
     return [*names, "measured_kernel"] if inputs.kernel.type == "measured" else names
 
 
-def _check(inputs: Inputs, names: list[PredictionName]) -> None:
-    if "measured_kernel" in names and inputs.kernel.type != "measured":
-        raise InvalidRequest(
-            "`measured_kernel` needs kernel type `measured`, or a profile of a model",
-            field="predictions",
+class Curves:
+    """Curves by name, each computed once and before the deadline."""
+
+    def __init__(self, inputs: Inputs, deadline: Deadline) -> None:
+        self._inputs = inputs
+        self._deadline = deadline
+        self._found: dict[PredictionName, F64] = {}
+
+    @cached_property
+    def kernels(self) -> list[Kernel]:
+        """One per layer, position alone."""
+        return self._inputs.kernels(self._deadline.check, content=False)
+
+    @cached_property
+    def kernels_content(self) -> list[Kernel]:
+        """The same with content, where there is any."""
+        if not self._inputs.has_content:
+            return self.kernels
+        return self._inputs.kernels(self._deadline.check, content=True)
+
+    def of(self, name: PredictionName) -> F64:
+        """[n]. Names that mean the same without content share one computation.
+
+        Raises:
+            TooLarge: the time is up.
+        """
+        if not self._inputs.has_content and name in {"residual_content", "measured_kernel"}:
+            name = "residual"
+        if name not in self._found:
+            self._deadline.during = name
+            self._found[name] = self._compute(name)
+            self._deadline.during = None
+        return self._found[name]
+
+    def after_each_force(self) -> list[tuple[rollout.ForceName, F64]]:
+        """The curve after each ingredient is switched on, in [S]'s order."""
+        inputs, check = self._inputs, self._deadline.check
+        uniform = [inputs.uniform()] * inputs.layers
+        return [
+            ("causal_mask", rollout.rollout(uniform, np.ones(inputs.layers), check)),
+            ("residual", rollout.rollout(uniform, inputs.mixing, check)),
+            ("positional_encoding", self.of("residual")),
+            ("content", self.of("residual_content")),
+        ]
+
+    def _compute(self, name: PredictionName) -> F64:
+        inputs, check = self._inputs, self._deadline.check
+        if name == "attention_only":
+            return rollout.rollout(self.kernels, np.ones(inputs.layers), check)
+        if name == "half_residual":
+            return rollout.rollout(self.kernels, np.full(inputs.layers, _HALF), check)
+        if name == "cesaro":
+            return cesaro.finite(inputs.length, inputs.layers, inputs.mean_mixing, check)
+        if name == "second_moment":
+            return self._second_moment()
+        kernels = self.kernels if name == "residual" else self.kernels_content
+        return rollout.rollout(kernels, inputs.mixing, check)
+
+    def _second_moment(self) -> F64:
+        # Its filters come from scipy.signal, which takes longer to import than the rest of theory.
+        from lacuna.theory import second_moment_architecture
+
+        inputs = self._inputs
+        slopes = np.zeros((1, inputs.heads)) if inputs.slopes is None else inputs.slopes
+        # [H] for all layers, or [T, H].
+        slopes, diagonal = (
+            table[0] if len(table) == 1 else table for table in (slopes, inputs.diagonal)
         )
-    if "second_moment" in names:
-        _check_second_moment(inputs)
-    distinct = {"residual", *names} | ({"residual_content"} if inputs.has_content else set())
-    if not inputs.has_content:
-        distinct -= {"residual_content", "measured_kernel"}
-    check_work(
-        inputs,
-        len(distinct - {"cesaro", "second_moment"}),
-        second_moment="second_moment" in names,
+        return second_moment_architecture.from_architecture(
+            inputs.length,
+            inputs.layers,
+            inputs.layer_mixing,
+            slopes=slopes / inputs.kernel.temperature,
+            diagonal=diagonal / inputs.kernel.temperature,
+            mlp_gain=inputs.request.gains.mlp,
+            mlp_coherence=inputs.request.gains.mlp_coherence,
+            check=self._deadline.check,
+        )
+
+
+def _prediction(influence: F64, request: RolloutRequest) -> RolloutPrediction:
+    return RolloutPrediction(
+        influence=_binned(influence, request),
+        mean_position=Curve(influence).mean_position(),
+        dead_zone=zone_of(influence, request.threshold, float),
+        shape=shape_of(influence, float),
     )
 
 
-def _check_second_moment(inputs: Inputs) -> None:
-    spec = inputs.kernel
-    plain = spec.type in {"uniform", "alibi"} and spec.window is None
-    even = spec.head_weights is None or len(set(spec.head_weights)) == 1
-    if not plain or not even or inputs.request.mask.type != "causal":
-        raise InvalidRequest(
-            "`second_moment` needs causal uniform or ALiBi kernels without a window, and equal "
-            "head weights",
-            field="predictions",
-        )
-    mlp = inputs.request.gains.mlp
-    if isinstance(mlp, list) and len(mlp) != inputs.layers:
-        raise InvalidRequest(
-            f"`gains.mlp` must be one number or one per layer ({inputs.layers})",
-            field="gains.mlp",
-        )
+def _binned(influence: F64, request: RolloutRequest) -> list[float]:
+    values = influence if request.bins is None else Curve(influence).bins(request.bins)
+    return [float(value) for value in values.tolist()]
 
 
 def _cesaro(inputs: Inputs) -> CesaroReport:
@@ -158,116 +229,6 @@ def _monotone(inputs: Inputs) -> list[KernelMonotonicity] | None:
             )
         )
     return found
-
-
-def _prediction(influence: F64, request: RolloutRequest) -> RolloutPrediction:
-    found = shape.shape(influence)
-    fields = dataclasses.asdict(found)
-    return RolloutPrediction(
-        influence=_binned(influence, request),
-        mean_position=Curve(influence).mean_position(),
-        dead_zone=_zone(influence, request),
-        shape=Shape(class_=fields.pop("name"), **fields),
-    )
-
-
-def _zone(influence: F64, request: RolloutRequest) -> DeadZone | None:
-    zone = shape.dead_zone(influence, threshold=request.threshold)
-    return None if zone is None else DeadZone(**dataclasses.asdict(zone))
-
-
-def _force(force: rollout.Force, request: RolloutRequest) -> Force:
-    fields = {f.name: getattr(force, f.name) for f in dataclasses.fields(force)}
-    fields["influence"] = _binned(force.influence, request)
-    return Force(**fields)
-
-
-def _binned(influence: F64, request: RolloutRequest) -> list[float]:
-    values = influence if request.bins is None else Curve(influence).bins(request.bins)
-    return [float(value) for value in values.tolist()]
-
-
-_HALF = 0.5
-
-
-class Curves:
-    """Curves by name, each computed once."""
-
-    def __init__(self, inputs: Inputs) -> None:
-        self._inputs = inputs
-        self._found: dict[str, F64] = {}
-
-    @cached_property
-    def kernels(self) -> list[Kernel]:
-        """One per layer, position alone."""
-        return self._inputs.kernels(content=False)
-
-    @cached_property
-    def kernels_content(self) -> list[Kernel]:
-        """The same with content, where there is any."""
-        return self._inputs.kernels(content=True) if self._inputs.has_content else self.kernels
-
-    @property
-    def main(self) -> F64:
-        """The curve that uses everything the request says."""
-        return self.of("residual_content")
-
-    def of(self, name: PredictionName) -> F64:
-        """[n]. Names that mean the same without content share one computation."""
-        if not self._inputs.has_content and name in {"residual_content", "measured_kernel"}:
-            name = "residual"
-        if name not in self._found:
-            self._found[name] = self._compute(name)
-        return self._found[name]
-
-    def after_each_force(self) -> list[tuple[rollout.ForceName, F64]]:
-        """The curve after each ingredient is switched on, in [S]'s order."""
-        inputs = self._inputs
-        uniform = [inputs.uniform()] * inputs.layers
-        alone = rollout.rollout(uniform, np.ones(inputs.layers))
-        residual = rollout.rollout(uniform, inputs.mixing)
-        return [
-            ("causal_mask", alone),
-            ("residual", residual),
-            ("positional_encoding", self.of("residual")),
-            ("content", self.main),
-        ]
-
-    def _compute(self, name: PredictionName) -> F64:
-        inputs = self._inputs
-        if name == "attention_only":
-            return rollout.rollout(self.kernels, np.ones(inputs.layers))
-        if name == "half_residual":
-            return rollout.rollout(self.kernels, np.full(inputs.layers, _HALF))
-        if name == "residual_content":
-            return rollout.rollout(self.kernels_content, inputs.mixing)
-        if name == "cesaro":
-            return cesaro.finite(inputs.length, inputs.layers, inputs.mean_mixing)
-        if name == "second_moment":
-            return _second_moment(inputs)
-        return rollout.rollout(self.kernels, inputs.mixing)
-
-
-def _second_moment(inputs: Inputs) -> F64:
-    # Its filters come from scipy.signal, which takes longer to import than the rest of theory.
-    from lacuna.theory import second_moment_architecture
-
-    slopes = np.zeros((1, inputs.heads)) if inputs.slopes is None else inputs.slopes
-    temperature = inputs.kernel.temperature
-    shape_ = (inputs.layers, inputs.heads)
-    return second_moment_architecture.from_architecture(
-        inputs.length,
-        inputs.layers,
-        inputs.layer_mixing,
-        slopes=np.broadcast_to(slopes, shape_) / temperature,
-        diagonal=np.broadcast_to(inputs.diagonal, shape_) / temperature,
-        mlp_gain=inputs.request.gains.mlp,
-        mlp_coherence=inputs.request.gains.mlp_coherence,
-    )
-
-
-_MARGIN = 0.02
-"""Share of the prompt that is too short to put anything into."""
 
 
 def summarise(
