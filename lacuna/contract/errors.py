@@ -28,8 +28,7 @@
     │   └── InternalError          internal_error         yes
     └── ServiceError
         ├── QueueFull              queue_full             yes
-        ├── StoreUnavailable       store_unavailable      yes
-        └── Timeout                timeout                yes
+        └── StoreUnavailable       store_unavailable      yes
 
 `code` never changes once published; `retryable` says whether the same request may succeed later
 without any change by the caller. This module knows nothing of HTTP: the mapping from codes to
@@ -233,13 +232,6 @@ class StoreUnavailable(ServiceError):
     """Redis does not answer, or is out of memory."""
 
     code = "store_unavailable"
-    retryable = True
-
-
-class Timeout(ServiceError):
-    """The answer was not ready within the time allowed."""
-
-    code = "timeout"
     retryable = True
 
 

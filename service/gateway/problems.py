@@ -48,7 +48,6 @@ STATUS: dict[str, int] = {
     "internal_error": 500,
     "queue_full": 429,
     "store_unavailable": 503,
-    "timeout": 504,
     # Known to HTTP alone, so not in the error tree:
     "method_not_allowed": 405,
     "not_acceptable": 406,

@@ -46,7 +46,7 @@ _RETRY_SECONDS = 2
     responses={
         200: {"description": "The profile: it was known, or ready within `Prefer: wait`."},
         202: {"model": Job, "description": "Queued or running; `Location` is the job."},
-        **problems(401, 403, 404, 408, 409, 413, 415, 422, 429, 503, 504),
+        **problems(401, 403, 404, 408, 409, 413, 415, 422, 429, 503),
     },
 )
 async def ask(
