@@ -27,8 +27,9 @@ from lacuna.contract.placements import (
 )
 from lacuna.contract.profiles import DeadZone
 from lacuna.placement import search
+from lacuna.placement.budget import select_chunks
 from lacuna.placement.curve import PlacementCurve
-from lacuna.placement.problem import FREE, Problem, select
+from lacuna.placement.problem import FREE, OrderProblem
 from lacuna.views import zone_of
 
 F64 = npt.NDArray[np.float64]
@@ -64,7 +65,7 @@ def place(
         raise TooLong(f"the prompt has {length} tokens, the limit is {MAX_TOKENS}", field="chunks")
     slots, groups = _constraints([chunks[i] for i in kept.tolist()])
     cumulative = curve.cumulative(max(length, 1))
-    problem = Problem(
+    problem = OrderProblem(
         cumulative=cumulative,
         lengths=tokens[kept],
         relevance=relevance[kept],
@@ -76,7 +77,7 @@ def place(
         groups=groups,
     )
     try:
-        solution = search.place(problem)
+        solution = search.best_order(problem)
     except ValueError as error:
         raise InvalidRequest(
             f"`pinned` and `group` contradict each other: {error}", field="chunks"
@@ -116,13 +117,13 @@ def _select(request: PlacementRequest, tokens: I64, relevance: F64) -> I64:
     pinned = np.array([chunk.pinned is not None for chunk in request.chunks], dtype=bool)
     cost = tokens + request.separator_tokens
     try:
-        return select(cost, relevance, capacity, request.max_chunks, pinned)
+        return select_chunks(cost, relevance, capacity, request.max_chunks, pinned)
     except ValueError as error:
         raise InvalidRequest(str(error), field="max_tokens") from error
 
 
 def _constraints(chunks: Sequence[Chunk]) -> tuple[I64 | None, I64 | None]:
-    """Slots and groups of the kept chunks, as `placement.Problem` has them."""
+    """Slots and groups of the kept chunks, as `OrderProblem` has them."""
     size = len(chunks)
     slots = groups = None
     pins = [chunk.pinned for chunk in chunks]
@@ -161,8 +162,8 @@ _PARTS = 4_096
 def respond(
     request: PlacementRequest,
     curve: PlacementCurve,
-    problem: Problem,
-    solution: search.Solution,
+    problem: OrderProblem,
+    solution: search.OrderSolution,
     ids: list[str],
     length: int,
     rule: Rule,
@@ -201,7 +202,7 @@ def respond(
 
 
 def _placed(
-    problem: Problem, order: I64, ids: list[str], zone: DeadZone | None, length: int
+    problem: OrderProblem, order: I64, ids: list[str], zone: DeadZone | None, length: int
 ) -> list[Placed]:
     placed = []
     columns = zip(
@@ -252,7 +253,7 @@ def _dead_zone(cumulative: F64, threshold: float) -> DeadZone | None:
     return zone.model_copy(update=update)
 
 
-def _gains(problem: Problem, value: float) -> Gain:
+def _gains(problem: OrderProblem, value: float) -> Gain:
     against = search.baselines(problem)
     return Gain(
         given=_gain(value, against.given),
@@ -305,7 +306,7 @@ class _Copy:
 def suggest(
     request: PlacementRequest,
     curve: PlacementCurve,
-    problem: Problem,
+    problem: OrderProblem,
     order: I64,
     placed: list[Placed],
 ) -> list[Suggestion]:
@@ -349,7 +350,7 @@ def suggest(
 def _copies(
     request: PlacementRequest,
     curve: PlacementCurve,
-    problem: Problem,
+    problem: OrderProblem,
     order: I64,
     place: int,
 ) -> list[_Copy]:
@@ -382,6 +383,6 @@ def _copies(
     return copies
 
 
-def _free(problem: Problem, chunk: int) -> bool:
+def _free(problem: OrderProblem, chunk: int) -> bool:
     """Whether another chunk may take the place of this one at an end."""
     return problem.slots is None or int(problem.slots[chunk]) == FREE

@@ -1,6 +1,8 @@
-"""Exact placement: rearrangement for equal lengths, dynamic programming over subsets otherwise.
+"""Algorithms that order chunks; `search.best_order` chooses between them.
 
-Placement of more chunks than the exact program takes: build from the ends inwards, improve.
+- `rearrange`: exact for chunks of equal length, by sorting.
+- `subset_order`: exact for few chunks, by dynamic programming over subsets.
+- `heuristic_order`: for many chunks, an order built from the ends inwards and then improved.
 """
 
 from __future__ import annotations
@@ -10,28 +12,42 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from lacuna.placement.problem import F64, FREE, I64, Problem
+from lacuna.placement.problem import F64, FREE, I64, OrderProblem
 
-EXACT_LIMIT = 12
-"""Chunks up to which the subset program is used: m 2^(m-1) transitions, 24,576 at 12."""
+EXACT_ORDER_LIMIT = 12
+"""Chunks up to which `subset_order` is used: m 2^(m-1) transitions, 24,576 at 12."""
+STATES = 1_024
+"""Lengths placed on the left that `outside_in` tells apart; longer prompts share a state."""
+PAIRWISE_LIMIT = 40
+"""Chunks up to which every swap and every move is tried: m^3 numbers a step."""
+RELOCATION_LIMIT = 1_000
+"""Chunks up to which, with pins or groups, moves of the chunks with most weight are tried."""
+_RELOCATED = 60
+_RELOCATION_PLACES = 64
+_RELOCATION_STEPS = 4
+MAX_STEPS = 60
 
 
-def equal_lengths(problem: Problem) -> bool:
-    """Whether every chunk fits every slot, so that sorting is exact."""
+def equal_lengths(problem: OrderProblem) -> bool:
+    """Whether all chunks have one length, so that `rearrange` is exact."""
     return problem.size < 2 or bool((problem.lengths == problem.lengths[0]).all())
 
 
-def rearrange(problem: Problem, order: I64, *, ties_only: bool = False) -> I64:
-    """Sort chunks of one length over the slots they hold: never worse, and settles ties.
+def rearrange(problem: OrderProblem, order: I64, *, ties_only: bool = False) -> I64:
+    """Sort chunks of one length over the slots they hold. The result is never worse.
 
     By the rearrangement inequality the sum of r v over chunks of one length is largest when the
-    most relevant stands where the density is highest; equally relevant chunks take the better
-    places in the caller's order. Slots move nobody else, since lengths are equal.
+    most relevant chunk stands where the density is highest. Equally relevant chunks take the
+    better places in the caller's order. Chunks of equal length exchange places without moving
+    any other chunk.
 
     Args:
-        problem: chunks, pinned ones and group members stay where they are.
+        problem: pinned chunks and members of groups stay where they are.
         order: a permutation, shape [m].
         ties_only: exchange only chunks of equal length and equal relevance.
+
+    Returns:
+        The sorted order, shape [m].
     """
     held: dict[tuple[float, ...], list[int]] = {}
     lengths, relevance = problem.lengths.tolist(), problem.relevance.tolist()
@@ -44,7 +60,7 @@ def rearrange(problem: Problem, order: I64, *, ties_only: bool = False) -> I64:
         held.setdefault(kind, []).append(place)
     if len(held) == problem.size:
         return order
-    # Rounded, so that slots of equal density keep their order whatever the last bit says.
+    # Rounded, so that slots whose densities differ by rounding alone keep their order.
     seen = np.round(problem.visibilities(order), 12)
     result = order.copy()
     for places in held.values():
@@ -56,9 +72,16 @@ def rearrange(problem: Problem, order: I64, *, ties_only: bool = False) -> I64:
     return result
 
 
-def subsets(problem: Problem) -> I64:
-    """Best order by dynamic programming over subsets, O(m 2^m): the offset of a chunk depends
-    only on the set placed before it. Pins and groups forbid transitions.
+def subset_order(problem: OrderProblem) -> I64:
+    """Best order by dynamic programming over subsets, O(m 2^m).
+
+    A chunk's offset depends only on which chunks stand before it, not on their order. So the best
+    order of each subset follows from the best orders of the subsets with one chunk less. Pins and
+    groups forbid transitions. The worst case is solved in two passes: first the largest minimum,
+    then the largest sum that keeps it.
+
+    Returns:
+        The order, shape [m].
 
     Raises:
         ValueError: no order satisfies the pins and groups.
@@ -68,7 +91,7 @@ def subsets(problem: Problem) -> I64:
     for i in range(problem.size):
         np.add(at[: 1 << i], problem.stride[i], out=at[1 << i : 2 << i])
     at += problem.start
-    # Looked up before a chunk only: behind the full set a last separator would run off the end.
+    # Offsets of non-full subsets only: after the last chunk, its separator would pass the end.
     before = problem.cumulative[at[program.before]]
     mass = problem.cumulative[at[program.before] + problem.span[program.chunk]] - before
     gain = mass * problem.weight[program.chunk]
@@ -87,7 +110,8 @@ def subsets(problem: Problem) -> I64:
     return order
 
 
-def _forbidden(problem: Problem, program: _Program) -> NDArray[np.bool_] | None:
+def _forbidden(problem: OrderProblem, program: _Program) -> NDArray[np.bool_] | None:
+    """Which transitions break a pin or a group; None without either."""
     if not problem.constrained:
         return None
     result = np.zeros(program.chunk.size, dtype=bool)
@@ -108,7 +132,11 @@ def _forbidden(problem: Problem, program: _Program) -> NDArray[np.bool_] | None:
 
 
 class _Program:
-    """All transitions of the subset program for m chunks, layer by layer; built once per m."""
+    """All transitions "chunk joins the subset before it" for m chunks, by size of the subset.
+
+    They do not depend on the chunks, so they are built once for each m. `before`, `chunk` and
+    `place` list them all, shape [m 2^(m-1)]; a layer holds the ones that reach subsets of one size.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -134,7 +162,7 @@ class _Program:
         self.place = np.repeat(np.arange(size), [layer[1] - layer[0] for layer in self.layers])
 
     def solve(self, gain: F64, *, bottleneck: bool = False) -> tuple[float, I64]:
-        """Largest sum (or largest minimum) of gains over chains of subsets, and its order."""
+        """The largest sum (or largest minimum) of gains over all orders, and such an order."""
         best = np.full(1 << self.size, -np.inf)
         best[0] = np.inf if bottleneck else 0.0
         choice = np.zeros(1 << self.size, dtype=np.int64)
@@ -154,29 +182,17 @@ class _Program:
         return float(best[-1]), order
 
 
-@lru_cache(maxsize=EXACT_LIMIT + 1)
+@lru_cache(maxsize=EXACT_ORDER_LIMIT + 1)
 def _program(size: int) -> _Program:
     return _Program(size)
 
 
-STATES = 1_024
-"""Left lengths that the outside-in program tells apart; longer prompts share a state."""
-PAIRWISE_LIMIT = 40
-"""Chunks up to which every swap and every move is tried: m^3 numbers a step."""
-RELOCATION_LIMIT = 1_000
-"""Chunks up to which, with pins or groups, moves of the weightiest ones are tried."""
-_RELOCATED = 60
-_RELOCATION_PLACES = 64
-_RELOCATION_STEPS = 4
-MAX_STEPS = 60
+def heuristic_order(problem: OrderProblem) -> I64:
+    """A good order, shape [m]; deterministic, and never worth less than either zigzag.
 
-
-def heuristic(problem: Problem) -> I64:
-    """A good order, shape [m]: never below either zigzag, deterministic.
-
-    Starts from the best of outside-in and the two zigzags (all of them repaired to keep pins and
-    groups), then improves it: all swaps and moves when m allows, else neighbours; then chunks of
-    equal length are sorted over their slots.
+    Starts from the best of `outside_in` and the two zigzags, all repaired to obey pins and groups.
+    Then improves it in turns: by all swaps and moves if m allows, else by exchanges of neighbours;
+    and by sorting chunks of equal length over their slots.
     """
     ranked = problem.ranking
     starts = problem.repair(np.stack([outside_in(problem), best_first(ranked), best_last(ranked)]))
@@ -194,33 +210,37 @@ def heuristic(problem: Problem) -> I64:
     return order
 
 
-def zigzags(problem: Problem) -> tuple[I64, I64]:
-    """What the usual reorderers do, by falling relevance: one family always puts the best first
-    (0 2 4 .. 5 3 1), in the other parity decides (1 3 .. 2 0 for an even number of chunks, as the
-    first family for an odd one).
+def zigzags(problem: OrderProblem) -> tuple[I64, I64]:
+    """The orders of the usual "lost in the middle" reorderers, two families, each [m].
+
+    One always puts the most relevant chunk first (ranks 0 2 4 .. 5 3 1). In the other the number of
+    chunks decides: 1 3 .. 2 0 if it is even, as the first family if it is odd.
     """
     inward = best_first(problem.ranking)
     return inward, best_last(problem.ranking) if problem.size % 2 == 0 else inward
 
 
 def best_first(ranked: I64) -> I64:
-    """0 2 4 .. 5 3 1 of a ranking."""
+    """Ranks 0 2 4 .. 5 3 1 of `ranked`, chunks by falling relevance [m]."""
     return np.concatenate([ranked[0::2], ranked[1::2][::-1]])
 
 
 def best_last(ranked: I64) -> I64:
-    """1 3 5 .. 4 2 0 of a ranking."""
+    """Ranks 1 3 5 .. 4 2 0 of `ranked`, chunks by falling relevance [m]."""
     return np.concatenate([ranked[1::2], ranked[0::2][::-1]])
 
 
-def outside_in(problem: Problem) -> I64:
-    """Chunks in falling key go to the left or right end of the open gap; dynamic programming
-    over the length placed left decides which.
+def outside_in(problem: OrderProblem) -> I64:
+    """Fill the prompt from both ends inwards, shape [m]; O(m min(n, STATES)).
 
-    The key is relevance per token for visibility (exchanging neighbours i, j at o changes the
-    value by (r_i/l_i - r_j/l_j)(F(o+a) + F(o+b) - F(o) - F(o+a+b))), relevance for mass. For the
-    worst case the top chunks come first and the least of them is kept, then the sum breaks ties.
-    O(m min(n, STATES)).
+    Chunks are taken by falling key. Each goes to the left or the right end of the open gap;
+    dynamic programming over the length placed on the left decides which.
+
+    The key is relevance per token for visibility, because exchanging neighbours i, j of a and b
+    tokens at offset o changes the value by
+    (r_i/l_i - r_j/l_j) (F(o+a) + F(o+b) - F(o) - F(o+a+b)). It is relevance for mass. For the worst
+    case the top chunks come first; a state is worth the least visibility among them, plus the
+    sum that breaks ties.
     """
     F, weight, span, stride = problem.cumulative, problem.weight, problem.span, problem.stride
     worst = problem.objective == "worst_case"
@@ -254,7 +274,7 @@ def outside_in(problem: Problem) -> I64:
 
 
 def _walk_back(ranked: I64, step: I64, went_left: list[NDArray[np.bool_]], state: int) -> I64:
-    """The order behind a final state of `outside_in`."""
+    """The order that led to a final state of `outside_in`, from the choices made on the way."""
     head: list[int] = []
     tail: list[int] = []
     for i, wins in zip(ranked[::-1].tolist(), reversed(went_left), strict=True):
@@ -267,7 +287,7 @@ def _walk_back(ranked: I64, step: I64, went_left: list[NDArray[np.bool_]], state
     return np.array(head[::-1] + tail, dtype=np.int64)
 
 
-def _pairwise(problem: Problem, order: I64) -> I64:
+def _pairwise(problem: OrderProblem, order: I64) -> I64:
     """Steepest ascent over all swaps of two chunks and all moves of one."""
     table = _moves(problem.size)
     score = problem.score(order)
@@ -283,14 +303,16 @@ def _pairwise(problem: Problem, order: I64) -> I64:
     return order
 
 
-def _relocations(problem: Problem, order: I64) -> I64:
-    """Neighbours, then the weightiest chunks one by one to their best place: pins and groups keep
-    neighbours from getting there step by step."""
+def _relocations(problem: OrderProblem, order: I64) -> I64:
+    """Exchanges of neighbours, then the chunks with most weight one by one to their best place.
+
+    Pins and groups can keep exchanges of neighbours from reaching such a place step by step.
+    """
     order = _neighbours(problem, order)
     score = problem.score(order)
     size = problem.size
     targets = np.unique(np.linspace(0, size - 1, min(size, _RELOCATION_PLACES)).astype(np.int64))
-    # Row k has the chunk at place targets[k], and the rest around it in order.
+    # Row k: the chunk at place targets[k], all others around it in their order.
     source = np.arange(size) - (np.arange(size) > targets[:, None])
     rows = np.arange(targets.size)
     for chunk in np.argsort(-problem.weight, kind="stable")[:_RELOCATED].tolist():
@@ -319,10 +341,11 @@ def _moves(size: int) -> I64:
     return np.array(found, dtype=np.int64).reshape(-1, size)
 
 
-def _neighbours(problem: Problem, order: I64) -> I64:
-    """Exchange neighbours, odd and even places in turn: O(m) a pass, all pairs at once.
+def _neighbours(problem: OrderProblem, order: I64) -> I64:
+    """Exchange neighbours, at even and odd places in turn: O(m) a pass, all pairs at once.
 
-    The sum alone decides; a worst case that would fall is put back by the caller's comparison.
+    The weighted sum alone decides about exchanges. The best order by score is kept, so that a pass
+    which lowers the worst case does no harm.
     """
     order = order.copy()
     best, score = order.copy(), problem.score(order)
@@ -345,8 +368,8 @@ def _neighbours(problem: Problem, order: I64) -> I64:
     return best
 
 
-def _pair(problem: Problem, a: I64, b: I64, at: I64) -> F64:
-    """Value of chunks a then b, from offset `at`; shapes [P]."""
+def _pair(problem: OrderProblem, a: I64, b: I64, at: I64) -> F64:
+    """Value of chunk a at offset `at` followed by chunk b; all shapes [P]."""
     F = problem.cumulative
     then = at + problem.stride[a]
     on_a: F64 = problem.weight[a] * (F[at + problem.span[a]] - F[at])

@@ -1,20 +1,15 @@
-"""An upper bound on what any order can reach.
+"""The best order of chunks in a prompt, given how much the model listens at each position.
 
-The best order of chunks in a prompt, given how much the model listens at each position.
-
-Chunk i with l_i tokens and relevance r_i at offset o has visibility
-v_i = (n / l_i) (F(o + l_i) - F(o)), F the cumulative influence at the prompt's own length
-(`calibration.cumulative`). Sought is the order with the largest sum of r_i v_i, the largest
-relevance-weighted mass, or the largest visibility of the worst-off of the top chunks.
+Chunk i of l_i tokens and relevance r_i at offset o has visibility
+v_i = (n / l_i) (F(o + l_i) - F(o)), where F is the cumulative influence at the prompt's own length
+n (`theory.curve.cumulative`). `best_order` looks for the order with the largest sum of r_i v_i, the
+largest relevance-weighted mass, or the largest visibility of the worst-off of the top chunks:
 
 | case | method |
 |---|---|
-| equal lengths, no groups | rearrangement inequality: sort against slot densities, exact at any m |
-| up to 12 chunks | dynamic programming over subsets, exact |
-| more | outside-in construction and local search, with an upper bound |
-
-The parts: `placement_problem` (arrays and values), `placement_exact`, `placement_heuristic`,
-`placement_bound`, `placement_budget` (what to drop), `calibration` (F at another length).
+| equal lengths, no groups | rearrangement inequality: sort against slot densities; exact |
+| up to 12 chunks | dynamic programming over subsets; exact |
+| more | from the ends inwards, then local search; with an upper bound |
 """
 
 from __future__ import annotations
@@ -25,28 +20,92 @@ from typing import Literal
 import numpy as np
 
 from lacuna.placement.optimize import (
-    EXACT_LIMIT,
+    EXACT_ORDER_LIMIT,
     equal_lengths,
-    heuristic,
+    heuristic_order,
     rearrange,
-    subsets,
+    subset_order,
     zigzags,
 )
-from lacuna.placement.problem import F64, I64, Problem
+from lacuna.placement.problem import F64, I64, OrderProblem
 
+_EQUAL = 1 - 1e-12
+"""Values that differ by less than this factor are equal."""
 _PER_CHUNK_WORK = 300_000
-"""Offsets times chunks up to which each chunk's own best place is looked up."""
+"""Offsets times chunks up to which `upper_bound` looks up each chunk's own best offset."""
+_CANDIDATES = 200
+_CANDIDATE_WORK = 200_000
+"""`nearest_to_given` tries about this many candidates times chunks, and at most _CANDIDATES."""
 
 
-def upper_bound(problem: Problem) -> float:
-    """No order has a larger value: the least of the bounds below that are affordable.
+@dataclass(frozen=True, eq=False)
+class OrderSolution:
+    """An order, its value, and a bound on what the best order is worth."""
 
-    - Each token of a chunk weighs r/l (mass: r) and takes one position: by rearrangement the sum
-      is at most sorted weights against sorted influence.
-    - Each chunk has at most what its own best offset gives it.
-    - Worst case: the least of the top chunks is at most their token-weighted mean, hence at most
-      the mean density of the best positions as many as they have tokens; and at most what the
-      worst-off of them finds at its best offset.
+    order: I64
+    """Chunk at each place, shape [m]."""
+    value: float
+    upper_bound: float
+    """No order that obeys pins and groups is worth more; equals `value` if `method` is exact."""
+    method: Literal["exact", "heuristic"]
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """Values of the orders in common use, changed to obey the same pins and groups."""
+
+    given: float
+    relevance_first: float
+    zigzag: float
+    """The better of the two families of zigzag."""
+
+
+def best_order(problem: OrderProblem) -> OrderSolution:
+    """Best order of all chunks. Deterministic; equal chunks stay in the caller's order.
+
+    Raises:
+        ValueError: no order satisfies the pins and groups.
+
+    >>> from lacuna.theory.curve import cumulative
+    >>> F = cumulative(np.array([3.0, 1.0, 1.0, 2.0]), 4)
+    >>> problem = OrderProblem(F, np.array([1, 1, 1, 1]), np.array([4.0, 3.0, 2.0, 1.0]))
+    >>> best_order(problem).order.tolist()
+    [0, 2, 3, 1]
+    """
+    given = np.arange(problem.size)
+    if problem.size == 0:
+        return OrderSolution(given, 0.0, 0.0, "exact")
+    if problem.constrained:
+        given = problem.repair(given[None])[0]
+    exact = True
+    if equal_lengths(problem) and problem.groups is None:
+        order = given
+    elif problem.size <= EXACT_ORDER_LIMIT:
+        order = subset_order(problem)
+    else:
+        exact = False
+        order = heuristic_order(problem)
+    order = rearrange(problem, order)
+    # Nothing moves unless something is gained.
+    if problem.score(given) >= problem.score(order) * _EQUAL:
+        order = rearrange(problem, given, ties_only=True)
+    value = problem.value(order)
+    bound = value if exact else max(value, upper_bound(problem))
+    return OrderSolution(order, value, bound, "exact" if exact else "heuristic")
+
+
+def upper_bound(problem: OrderProblem) -> float:
+    """A value that no order exceeds: the smaller of two bounds, if both can be computed in time.
+
+    For the sums:
+    - Each token of a chunk weighs r/l (for mass: r) and takes one position. By rearrangement the
+      sum is at most the sorted weights against the sorted influence.
+    - No chunk gets more than its own best offset gives it. (Skipped above _PER_CHUNK_WORK.)
+
+    For the worst case:
+    - The least visibility of the top chunks is at most their token-weighted mean. With k tokens in
+      all of them, that is at most the mean density of the k best positions.
+    - It is at most what the worst-off of them gets at its own best offset. (Skipped likewise.)
     """
     if not problem.size:
         return 0.0
@@ -54,7 +113,11 @@ def upper_bound(problem: Problem) -> float:
     region = problem.cumulative[problem.start : end + 1]
     density = np.sort(np.diff(region))[::-1]
     best = np.concatenate([[0.0], np.cumsum(density)])
-    own = _best_place(problem, end) if problem.size * region.size <= _PER_CHUNK_WORK else None
+    own = (
+        _mass_at_best_offset(problem, end)
+        if problem.size * region.size <= _PER_CHUNK_WORK
+        else None
+    )
     if problem.objective == "worst_case":
         lengths = problem.lengths[problem.is_top]
         bound = np.inf
@@ -74,13 +137,13 @@ def upper_bound(problem: Problem) -> float:
     return bound if own is None else min(bound, float(own @ problem.weight))
 
 
-def _densest_point(problem: Problem, end: int) -> float:
-    """Largest influence of one token at which a zero-length chunk may stand."""
+def _densest_point(problem: OrderProblem, end: int) -> float:
+    """Largest influence of any one token where a chunk of length 0 may stand."""
     return float(np.diff(problem.cumulative[problem.start : end + 2]).max())
 
 
-def _best_place(problem: Problem, end: int) -> F64:
-    """For each chunk the largest mass that any offset in the region gives it, shape [m]."""
+def _mass_at_best_offset(problem: OrderProblem, end: int) -> F64:
+    """For each chunk the largest mass that any offset up to `end` gives it, shape [m]."""
     F = problem.cumulative
     found: dict[int, float] = {}
     result = np.empty(problem.size)
@@ -95,71 +158,19 @@ def _best_place(problem: Problem, end: int) -> F64:
     return result
 
 
-_EQUAL = 1 - 1e-12
-_CANDIDATES = 200
-_CANDIDATE_WORK = 200_000
+def nearest_to_given(
+    problem: OrderProblem, solution: OrderSolution, tolerance: float
+) -> OrderSolution:
+    """An order close to the caller's own that gives up at most `tolerance` of the value.
 
+    For prompts in which the order of the chunks itself carries meaning. The k most relevant chunks
+    take their places in `solution`, and all others fill the rest in the caller's order. The
+    smallest k that is good enough wins. (Another choice of chunks might need fewer moves.)
 
-@dataclass(frozen=True, eq=False)
-class Solution:
-    """An order with its value and how far it can be from the best."""
-
-    order: I64
-    """Chunk at each place, shape [m]."""
-    value: float
-    upper_bound: float
-    """No order that keeps pins and groups is worth more; equals `value` when exact."""
-    method: Literal["exact", "heuristic"]
-
-
-@dataclass(frozen=True)
-class Baselines:
-    """Values of the orders that people use, under the same pins and groups."""
-
-    given: float
-    relevance_first: float
-    zigzag: float
-    """The better of the two families of zigzag."""
-
-
-def place(problem: Problem) -> Solution:
-    """Best order of all chunks. Deterministic; equals keep the caller's order of preference.
-
-    Raises:
-        ValueError: no order satisfies the pins and groups.
-
-    >>> from lacuna.theory.curve import cumulative
-    >>> F = cumulative(np.array([3.0, 1.0, 1.0, 2.0]), 4)
-    >>> place(Problem(F, np.array([1, 1, 1, 1]), np.array([4.0, 3.0, 2.0, 1.0]))).order.tolist()
-    [0, 2, 3, 1]
-    """
-    given = np.arange(problem.size)
-    if problem.size == 0:
-        return Solution(given, 0.0, 0.0, "exact")
-    if problem.constrained:
-        given = problem.repair(given[None])[0]
-    exact = True
-    if equal_lengths(problem) and problem.groups is None:
-        order = given
-    elif problem.size <= EXACT_LIMIT:
-        order = subsets(problem)
-    else:
-        exact = False
-        order = heuristic(problem)
-    order = rearrange(problem, order)
-    if problem.score(given) >= problem.score(order) * _EQUAL:
-        order = rearrange(problem, given, ties_only=True)
-    value = problem.value(order)
-    bound = value if exact else max(value, upper_bound(problem))
-    return Solution(order, value, bound, "exact" if exact else "heuristic")
-
-
-def nearest_to_given(problem: Problem, solution: Solution, tolerance: float) -> Solution:
-    """An order near the caller's, at a cost of at most `tolerance` of the value.
-
-    The k most relevant chunks take the places of the solution, all others fill the rest in the
-    caller's order; the least such k that is good enough is taken. For readers to whom the order
-    of the chunks itself means something. Moving other chunks might do with fewer of them.
+    Args:
+        problem: what `solution` solves.
+        solution: from `best_order`.
+        tolerance: share of `solution.value`, in [0, 1].
     """
     size = problem.size
     if size < 2:
@@ -183,7 +194,7 @@ def nearest_to_given(problem: Problem, solution: Solution, tolerance: float) -> 
         return solution
     bound = solution.upper_bound
     best = values[first] >= bound * _EQUAL
-    return Solution(
+    return OrderSolution(
         candidates[first],
         values[first],
         max(bound, values[first]),
@@ -191,8 +202,8 @@ def nearest_to_given(problem: Problem, solution: Solution, tolerance: float) -> 
     )
 
 
-def baselines(problem: Problem) -> Baselines:
-    """What the given order, most relevant first and the zigzags of the usual reorderers reach."""
+def baselines(problem: OrderProblem) -> Baselines:
+    """Values of the caller's order, of most relevant first, and of the better zigzag."""
     if problem.size == 0:
         return Baselines(0.0, 0.0, 0.0)
     orders = np.stack([np.arange(problem.size), problem.ranking, *zigzags(problem)])
@@ -202,7 +213,7 @@ def baselines(problem: Problem) -> Baselines:
     return Baselines(given, first, max(one, other))
 
 
-def _values(problem: Problem, orders: I64) -> list[float]:
+def _values(problem: OrderProblem, orders: I64) -> list[float]:
     if problem.objective == "worst_case":
         return [problem.value(order) for order in orders]
     found: F64 = problem.scores(orders)

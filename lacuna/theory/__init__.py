@@ -28,7 +28,7 @@
 | W1, r_s | `agreement.wasserstein`, `spearman` | W1 / (n-1); rank correlation | [S], [B] |
 | - | `aggregate` | sums over documents: of norms, of shares, of squares | [S], [B] |
 | - | `shape.dead_zone`, `shape.shape` | smoothed density below tau; masses of the ends | ours |
-| v_i | `lacuna.placement.search.place` | maximise sum_i r_i v_i over orders | ours |
+| v_i | `lacuna.placement.search.best_order` | maximise sum_i r_i v_i over orders | ours |
 
 Conventions: tokens 0..n-1, the prompt is read at token n-1; A[i, j] is what token i draws from
 token j; layer 0 is nearest the embeddings; curves sum to 1 and a density of 1 is uniform.

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lacuna.placement.problem import EXACT_LIMIT, select
+from lacuna.placement.budget import EXACT_SELECTION_LIMIT, select_chunks
 
 
 def spent(cost: np.ndarray, kept: np.ndarray) -> int:
@@ -27,7 +27,7 @@ def test_budget_is_never_exceeded_and_nothing_that_fits_is_dropped(
 ) -> None:
     cost = np.array([c for c, _ in chunks], dtype=np.int64)
     relevance = np.array([r for _, r in chunks])
-    kept = select(cost, relevance, capacity, count, np.zeros(cost.size, dtype=bool))
+    kept = select_chunks(cost, relevance, capacity, count, np.zeros(cost.size, dtype=bool))
     assert (np.diff(kept) > 0).all()
     room = (int(cost.sum()) if capacity is None else capacity) - spent(cost, kept)
     places = (cost.size if count is None else count) - kept.size
@@ -47,7 +47,7 @@ def test_budget_is_never_exceeded_and_nothing_that_fits_is_dropped(
 def test_small_budgets_are_exact(chunks: list[tuple[int, int]], capacity: int, count: int) -> None:
     cost = np.array([c for c, _ in chunks], dtype=np.int64)
     relevance = np.array([float(r) for _, r in chunks])
-    kept = select(cost, relevance, capacity, count, np.zeros(cost.size, dtype=bool))
+    kept = select_chunks(cost, relevance, capacity, count, np.zeros(cost.size, dtype=bool))
     best = max(
         relevance[list(some)].sum()
         for size in range(min(count, len(chunks)) + 1)
@@ -62,25 +62,25 @@ def test_large_budgets_come_close_to_the_exact_choice() -> None:
     shares = []
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        m = EXACT_LIMIT + 20
+        m = EXACT_SELECTION_LIMIT + 20
         cost, relevance, capacity = rng.integers(20, 200, m), rng.random(m), 1500
         best = np.zeros(capacity + 1)
         for c, r in zip(cost, relevance, strict=True):
             best[c:] = np.maximum(best[c:], best[: capacity + 1 - c] + r)
-        kept = select(cost, relevance, capacity, None, np.zeros(m, dtype=bool))
+        kept = select_chunks(cost, relevance, capacity, None, np.zeros(m, dtype=bool))
         shares.append(relevance[kept].sum() / best[-1])
     assert max(shares) <= 1 + 1e-12
     assert np.mean(shares) > 0.99
 
 
 def test_ten_chunks_of_three_in_ten() -> None:
-    kept = select(np.full(10, 3), np.arange(10, 0, -1.0), 10, None, np.zeros(10, dtype=bool))
+    kept = select_chunks(np.full(10, 3), np.arange(10, 0, -1.0), 10, None, np.zeros(10, dtype=bool))
     assert kept.tolist() == [0, 1, 2]
 
 
 def test_equals_keep_the_callers_preference() -> None:
     for m in (5, 30):
-        kept = select(np.full(m, 3), np.ones(m), 9, None, np.zeros(m, dtype=bool))
+        kept = select_chunks(np.full(m, 3), np.ones(m), 9, None, np.zeros(m, dtype=bool))
         assert kept.tolist() == [0, 1, 2]
 
 
@@ -90,14 +90,14 @@ def test_a_chunk_longer_than_the_budget_is_dropped_and_the_rest_stay(m: int) -> 
     cost[0] = 1000
     relevance = np.ones(m)
     relevance[0] = 50.0
-    kept = select(cost, relevance, 3 * m, None, np.zeros(m, dtype=bool))
+    kept = select_chunks(cost, relevance, 3 * m, None, np.zeros(m, dtype=bool))
     assert kept.tolist() == list(range(1, m))
 
 
 def test_required_chunks_stay_or_the_request_is_refused() -> None:
     cost, relevance = np.array([5, 5, 5]), np.array([0.0, 9.0, 8.0])
     required = np.array([True, False, False])
-    assert select(cost, relevance, 10, None, required).tolist() == [0, 1]
-    assert select(cost, relevance, None, 1, required).tolist() == [0]
+    assert select_chunks(cost, relevance, 10, None, required).tolist() == [0, 1]
+    assert select_chunks(cost, relevance, None, 1, required).tolist() == [0]
     with pytest.raises(ValueError, match="pinned"):
-        select(cost, relevance, 4, None, required)
+        select_chunks(cost, relevance, 4, None, required)

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lacuna.placement import search
-from lacuna.placement.optimize import heuristic, outside_in, rearrange, subsets, zigzags
-from lacuna.placement.problem import FREE, Problem
+from lacuna.placement.optimize import heuristic_order, outside_in, rearrange, subset_order, zigzags
+from lacuna.placement.problem import FREE, OrderProblem
 from lacuna.theory.curve import cumulative
 
 REFERENCE = Path(
@@ -46,13 +46,13 @@ def problem(
     lengths: np.ndarray | None = None,
     shortest: int = 20,
     **fields: Any,
-) -> Problem:
+) -> OrderProblem:
     rng = np.random.default_rng(seed)
     tokens = rng.integers(shortest, 200, m) if lengths is None else lengths
     start, separator, suffix = 7, 2, 11
     n = start + int(tokens.sum()) + separator * max(m - 1, 0) + suffix
     F = cumulative(curve(n, shape, rng), n)
-    return Problem(F, tokens, rng.random(m) ** 2, start, separator, objective, **fields)
+    return OrderProblem(F, tokens, rng.random(m) ** 2, start, separator, objective, **fields)
 
 
 @cache
@@ -60,8 +60,8 @@ def permutations(m: int) -> np.ndarray:
     return np.array(list(itertools.permutations(range(m))), dtype=np.int64)
 
 
-def values_by_definition(p: Problem, orders: np.ndarray) -> np.ndarray:
-    """The objective, written down once more from theory: a rival of Problem.value."""
+def values_by_definition(p: OrderProblem, orders: np.ndarray) -> np.ndarray:
+    """The objective, written down once more from theory: a rival of OrderProblem.value."""
     n, F = p.tokens, p.cumulative
     worth = np.zeros(len(orders))
     worst = np.full(len(orders), np.inf)
@@ -79,7 +79,7 @@ def values_by_definition(p: Problem, orders: np.ndarray) -> np.ndarray:
     return worst if p.objective == "worst_case" else worth
 
 
-def allowed(p: Problem, orders: np.ndarray) -> np.ndarray:
+def allowed(p: OrderProblem, orders: np.ndarray) -> np.ndarray:
     """Which orders keep pins and groups."""
     fine = np.ones(len(orders), dtype=bool)
     if p.slots is not None:
@@ -93,7 +93,7 @@ def allowed(p: Problem, orders: np.ndarray) -> np.ndarray:
     return fine
 
 
-def brute_force(p: Problem) -> float:
+def brute_force(p: OrderProblem) -> float:
     orders = permutations(p.size)
     return float(values_by_definition(p, orders[allowed(p, orders)]).max())
 
@@ -112,12 +112,12 @@ def test_separators_of_any_length_before_suffixes_of_any_length(
         n = int(tokens.sum()) + separator * (m - 1) + suffix
         F = cumulative(curve(max(n, 1), "u", rng), max(n, 1))
         for objective in OBJECTIVES:
-            p = Problem(F, tokens, rng.random(m), 0, separator, objective)
-            solution = search.place(p)
+            p = OrderProblem(F, tokens, rng.random(m), 0, separator, objective)
+            solution = search.best_order(p)
             assert sorted(solution.order.tolist()) == list(range(m))
             assert solution.value <= search.upper_bound(p) * (1 + 1e-9)
             if m > 1:
-                assert solution.value >= p.value(heuristic(p)) * (1 - 1e-9)
+                assert solution.value >= p.value(heuristic_order(p)) * (1 - 1e-9)
             if m <= 6:
                 assert solution.value == pytest.approx(brute_force(p), rel=1e-9)
             stable = search.nearest_to_given(p, solution, 0.01)
@@ -144,7 +144,7 @@ def test_equal_to_brute_force(
 ) -> None:
     lengths = None if equal is None else np.full(m, equal)
     p = problem(seed, m, shape, objective, lengths=lengths, shortest=shortest)
-    found = search.place(p)
+    found = search.best_order(p)
     assert found.method == "exact"
     assert sorted(found.order.tolist()) == list(range(m))
     assert found.value == pytest.approx(brute_force(p), rel=1e-9, abs=1e-12)
@@ -164,13 +164,13 @@ def test_pins_and_groups_equal_to_brute_force(
     for chunk in chunks[pins:]:
         groups[chunk] = data.draw(st.sampled_from([FREE, 0, 1]))
     p = problem(seed, m, "bumpy", objective, slots=slots, groups=groups)
-    found = search.place(p)
+    found = search.best_order(p)
     assert allowed(p, found.order[None]).all()
     assert found.value == pytest.approx(brute_force(p), rel=1e-9)
     against = search.baselines(p)
     floor = found.value * (1 + 1e-9)
     assert max(against.given, against.relevance_first, against.zigzag) <= floor
-    improved = heuristic(p)
+    improved = heuristic_order(p)
     assert allowed(p, improved[None]).all()
     assert p.value(improved) <= floor
 
@@ -181,8 +181,8 @@ def test_heuristic_is_near_the_exact_answer(shape: str, objective: search.Object
     gaps = []
     for seed, m in enumerate([13, 13, 14, 14, 15, 15, 16]):
         p = problem(seed, m, shape, objective)
-        exact = p.value(subsets(p))
-        found = search.place(p)
+        exact = p.value(subset_order(p))
+        found = search.best_order(p)
         assert found.method == "heuristic"
         assert found.value <= exact * (1 + 1e-9)
         assert found.upper_bound >= exact * (1 - 1e-12)
@@ -199,7 +199,7 @@ def test_heuristic_is_within_two_per_mille_of_exact(m: int, objective: search.Ob
         gaps = []
         for seed in range(20 if m < 17 else 6):
             p = problem(1_000 + seed, m, shape, objective)
-            gaps.append(1 - search.place(p).value / p.value(subsets(p)))
+            gaps.append(1 - search.best_order(p).value / p.value(subset_order(p)))
         assert np.mean(gaps) < 0.002
 
 
@@ -215,7 +215,7 @@ def test_large_problems_beat_zigzag_and_respect_the_bound(
     seed: int, m: int, shape: str, objective: search.Objective, shortest: int
 ) -> None:
     p = problem(seed, m, shape, objective, shortest=shortest)
-    found = search.place(p)
+    found = search.best_order(p)
     assert sorted(found.order.tolist()) == list(range(m))
     for zigzag in zigzags(p):
         assert found.value >= p.value(zigzag) * (1 - 1e-9)
@@ -232,10 +232,10 @@ def test_large_problems_keep_pins_and_groups(seed: int, m: int, data: st.DataObj
     slots[[3, 5]] = data.draw(st.permutations(range(m)))[:2]
     groups[7:12] = 0
     p = problem(seed, m, "bumpy", slots=slots, groups=groups)
-    assert allowed(p, search.place(p).order[None]).all()
+    assert allowed(p, search.best_order(p).order[None]).all()
 
 
-def grouped(seed: int, m: int, shape: str) -> Problem:
+def grouped(seed: int, m: int, shape: str) -> OrderProblem:
     """Chunks of documents, three each, with one pinned first."""
     rng = np.random.default_rng(seed)
     groups, slots = (np.arange(m) // 3)[rng.permutation(m)], np.full(m, FREE)
@@ -248,9 +248,9 @@ def test_heuristic_with_groups_and_pins_is_near_the_exact_answer(shape: str) -> 
     gaps = []
     for seed in range(8):
         p = grouped(seed, 13, shape)
-        found = search.place(p)
+        found = search.best_order(p)
         assert found.method == "heuristic"
-        gaps.append(1 - found.value / p.value(subsets(p)))
+        gaps.append(1 - found.value / p.value(subset_order(p)))
     assert min(gaps) >= -1e-9
     assert np.mean(gaps) < 0.01
 
@@ -258,7 +258,7 @@ def test_heuristic_with_groups_and_pins_is_near_the_exact_answer(shape: str) -> 
 @pytest.mark.parametrize("m", [60, 300])
 def test_many_chunks_with_groups_beat_the_reorderers_by_far(m: int) -> None:
     p = grouped(1, m, "bumpy")
-    found, against = search.place(p), search.baselines(p)
+    found, against = search.best_order(p), search.baselines(p)
     assert allowed(p, found.order[None]).all()
     assert found.value > 1.1 * max(against.given, against.relevance_first, against.zigzag)
 
@@ -267,7 +267,7 @@ def test_outside_in_uses_the_right_key() -> None:
     """Relevance per token for visibility: exact on U-shaped curves."""
     for seed in range(5):
         p = problem(seed, 12)
-        assert p.value(outside_in(p)) == pytest.approx(p.value(subsets(p)), rel=1e-4)
+        assert p.value(outside_in(p)) == pytest.approx(p.value(subset_order(p)), rel=1e-4)
 
 
 def test_a_thousand_chunks_with_groups_pins_and_shared_states() -> None:
@@ -275,7 +275,7 @@ def test_a_thousand_chunks_with_groups_pins_and_shared_states() -> None:
     slots[10], slots[20] = 0, 999
     groups[100:150] = 4
     p = problem(1, 1000, "bumpy", slots=slots, groups=groups)
-    found = search.place(p)
+    found = search.best_order(p)
     assert allowed(p, found.order[None]).all()
     assert found.order[0] == 10
     assert found.order[-1] == 20
@@ -293,7 +293,7 @@ def test_a_thousand_chunks_with_groups_pins_and_shared_states() -> None:
 )
 def test_zigzags_are_those_of_the_usual_reorderers(first: list[int], parity: list[int]) -> None:
     m = len(first)
-    p = Problem(cumulative(np.ones(m), m), np.ones(m, dtype=np.int64), np.arange(m, 0, -1.0))
+    p = OrderProblem(cumulative(np.ones(m), m), np.ones(m, dtype=np.int64), np.arange(m, 0, -1.0))
     assert [zigzag.tolist() for zigzag in zigzags(p)] == [first, parity]
 
 
@@ -301,15 +301,15 @@ def test_zigzags_are_those_of_the_usual_reorderers(first: list[int], parity: lis
 def test_equal_chunks_follow_the_profile_whatever_the_parity(m: int) -> None:
     """The fixed reorderers put the best chunk first or last by parity; ours by the curve."""
     F = cumulative(np.linspace(1, 3, 10 * max(m, 1)), 10 * max(m, 1))
-    p = Problem(F, np.full(m, 10), np.arange(m, 0, -1.0))
-    assert search.place(p).order.tolist() == list(range(m))[::-1]
+    p = OrderProblem(F, np.full(m, 10), np.arange(m, 0, -1.0))
+    assert search.best_order(p).order.tolist() == list(range(m))[::-1]
 
 
 def test_ties_keep_the_callers_order_of_preference() -> None:
     """All scores equal: the earlier chunk gets the better place, never the middle."""
     F = cumulative(curve(100, "u", np.random.default_rng(0)), 100)
-    p = Problem(F, np.full(10, 10), np.ones(10))
-    order = search.place(p).order
+    p = OrderProblem(F, np.full(10, 10), np.ones(10))
+    order = search.best_order(p).order
     seen = p.visibilities(order)
     by_preference = seen[np.argsort(order)]
     assert (np.diff(by_preference) < 0).all()
@@ -320,10 +320,10 @@ def test_a_flat_profile_or_no_relevance_leaves_the_given_order() -> None:
     for m in (5, 9, 12, 20):
         lengths = rng.permutation(m) * 3
         n = max(int(lengths.sum()), 1)
-        flat = Problem(cumulative(np.ones(n), n), lengths, np.ones(m))
-        assert search.place(flat).order.tolist() == list(range(m))
-        worthless = Problem(cumulative(np.arange(1.0, n + 1), n), lengths, np.zeros(m))
-        assert search.place(worthless).order.tolist() == list(range(m))
+        flat = OrderProblem(cumulative(np.ones(n), n), lengths, np.ones(m))
+        assert search.best_order(flat).order.tolist() == list(range(m))
+        worthless = OrderProblem(cumulative(np.arange(1.0, n + 1), n), lengths, np.zeros(m))
+        assert search.best_order(worthless).order.tolist() == list(range(m))
 
 
 @pytest.mark.parametrize("m", [3, 12, 13, 45])
@@ -331,8 +331,8 @@ def test_equal_chunks_among_unequal_ones_keep_preference(m: int) -> None:
     lengths = np.full(m, 40)
     lengths[-1] = 90
     p = problem(0, m, "u", lengths=lengths)
-    p = Problem(p.cumulative, lengths, np.ones(m), p.start, p.separator)
-    order = search.place(p).order
+    p = OrderProblem(p.cumulative, lengths, np.ones(m), p.start, p.separator)
+    order = search.best_order(p).order
     seen = p.visibilities(order)[np.argsort(order)][:-1]
     assert (np.diff(seen) <= 1e-12).all()
 
@@ -344,8 +344,8 @@ def test_bloom_slots_rank_as_published() -> None:
         pytest.skip("the published BLOOM-176B curves are not at hand")
     measured = np.genfromtxt(path, delimiter=",", names=True)["d_measured"]
     F = cumulative(measured, 2560, anchored=False)
-    p = Problem(F, np.full(10, 256), np.arange(10, 0, -1.0))
-    found = search.place(p)
+    p = OrderProblem(F, np.full(10, 256), np.arange(10, 0, -1.0))
+    found = search.best_order(p)
     assert np.argsort(found.order).tolist() == [9, 8, 0, 7, 6, 5, 1, 2, 4, 3]
     assert found.value > search.baselines(p).zigzag
 
@@ -361,23 +361,23 @@ def test_rearrange_never_lowers_the_value() -> None:
 @pytest.mark.parametrize("m", [0, 1])
 def test_nothing_and_one(m: int) -> None:
     p = problem(0, m)
-    assert search.place(p).order.tolist() == list(range(m))
-    assert search.baselines(p).given == pytest.approx(search.place(p).value)
+    assert search.best_order(p).order.tolist() == list(range(m))
+    assert search.baselines(p).given == pytest.approx(search.best_order(p).value)
 
 
 def test_impossible_constraints_are_refused() -> None:
     slots, groups = np.array([1, FREE, FREE]), np.array([0, 0, FREE])
     p = problem(0, 3, slots=np.array([2, FREE, FREE]), groups=groups)
     with pytest.raises(ValueError, match="no order satisfies"):
-        search.place(p)
-    assert search.place(problem(0, 3, slots=slots)).order[1] == 0
+        search.best_order(p)
+    assert search.best_order(problem(0, 3, slots=slots)).order[1] == 0
 
 
 @pytest.mark.parametrize("m", [6, 30])
 @pytest.mark.parametrize("tolerance", [0.0, 0.01, 0.2, 1.0])
 def test_nearest_to_given_costs_no_more_than_allowed(m: int, tolerance: float) -> None:
     p = problem(5, m)
-    best = search.place(p)
+    best = search.best_order(p)
     near = search.nearest_to_given(p, best, tolerance)
     assert near.value >= best.value * (1 - tolerance) * (1 - 1e-9)
     assert near.upper_bound >= best.value
@@ -390,7 +390,7 @@ def test_nearest_to_given_costs_no_more_than_allowed(m: int, tolerance: float) -
 def test_inputs_are_left_unchanged_and_answers_repeat() -> None:
     p = problem(2, 15)
     before = [p.cumulative.copy(), p.lengths.copy(), p.relevance.copy()]
-    first, second = search.place(p), search.place(problem(2, 15))
+    first, second = search.best_order(p), search.best_order(problem(2, 15))
     assert first.order.tolist() == second.order.tolist()
     for kept, now in zip(before, [p.cumulative, p.lengths, p.relevance], strict=True):
         assert (kept == now).all()
