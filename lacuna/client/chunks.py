@@ -97,7 +97,7 @@ def parse_json(text: str, name: str) -> Any:
         InvalidRequest: it is not JSON, or holds more values than any request may.
     """
     try:
-        validation.check(text.encode("utf-8", "replace"))
+        validation.check_json_size(text.encode("utf-8", "replace"))
         return json.loads(
             text, parse_constant=_constant, parse_float=_finite, object_pairs_hook=_unique
         )

@@ -1,12 +1,12 @@
-"""How much JSON one body may hold, told from its bytes: native parsers lock the interpreter.
+"""Bad requests, before and after pydantic: bounds on the JSON, and clear messages.
 
-A parser keeps every other thread waiting until it returns, the event loop's included, and its time
-grows with the number of values rather than of bytes. So the values are counted first, at the speed
-of memory. The bounds leave room for the largest requests that are valid: a matrix of 1,024 x 1,024
-numbers, or 5,000 chunks.
+`check_json_size` counts the values of a body before anything parses it. A native parser locks the
+interpreter, so every other thread waits, the event loop's included; and its time grows with the
+number of values rather than of bytes. Counting is as fast as memory. The bounds leave room for the
+largest valid requests: a matrix of 1,024 x 1,024 numbers, or 5,000 chunks.
 
-Pydantic's messages, in words for who made the request: what a pattern stands for, and which
-field or name an unknown one was meant to be.
+`error_message`, `unknown_field` and `unknown_parameter` say what pydantic found, in words instead of
+a regular expression, and which name a misspelt one was probably meant to be.
 """
 
 from __future__ import annotations
@@ -29,12 +29,48 @@ MAX_KEYS = 35_000
 MAX_STRINGS = 80_000
 """Keys are strings as well."""
 SMALL_BYTES = 65_536
-"""What is not larger is parsed within a few milliseconds, whatever it holds."""
+"""A body up to this size is parsed within a few milliseconds, whatever it holds."""
 _NUMBERS = re.compile(rb"\[[-+0-9.eE,\s]*\]")
 
+_MAX_NAME = 64
+"""A longer name is not a typing error, and comparing it takes time."""
+_MAX_LIST = 160
+"""Characters up to which a message lists every valid name."""
+_NEAREST = 3
+_SIMILAR = 0.7
+"""Similarity from which a name counts as misspelt; `weights` is not misspelt `lenght` (0.62)."""
+_CHOICES = {"literal_error": "expected", "enum": "expected", "union_tag_invalid": "expected_tags"}
+"""Errors of a value that must be one of some names, and where pydantic keeps these names."""
+_QUOTED = re.compile(r"'([^']*)'")
+_SYNONYMS = {
+    "budget": ("max_tokens",),
+    "chunk_id": ("id",),
+    "content": ("text",),
+    "context_length": ("sequence_length",),
+    "doc_id": ("id",),
+    "docs": ("documents",),
+    "lambda": ("mixing", "value", "lambdas"),
+    "length": ("sequence_length", "tokens"),
+    "max_length": ("sequence_length", "max_tokens"),
+    "model_id": ("model",),
+    "name": ("id",),
+    "num_heads": ("heads",),
+    "num_layers": ("layers",),
+    "page_content": ("text",),
+    "positions": ("positional_encoding", "kernel"),
+    "score": ("relevance",),
+    "seq_len": ("sequence_length",),
+    "similarity": ("relevance",),
+    "size": ("tokens", "sequence_length"),
+    "token_count": ("tokens",),
+    "tokens": ("sequence_length", "max_tokens"),
+    "weight": ("weights", "relevance"),
+}
+"""What other libraries and the command line call a field. The first one that exists is meant."""
 
-def check(raw: bytes) -> None:
-    """Refuse a body that would take long to parse.
+
+def check_json_size(raw: bytes) -> None:
+    """Refuse a body that takes long to parse.
 
     Args:
         raw: the body; need not be valid JSON.
@@ -69,44 +105,7 @@ def _bound(kind: str, found: int, limit: int) -> None:
         raise InvalidRequest(f"the body holds more than {limit:,} {kind}", field="body")
 
 
-_MAX_NAME = 64
-"""A longer name is no slip of the pen, and comparing it costs."""
-_MAX_LIST = 160
-"""Characters up to which a message lists every name that would do."""
-_NEAREST = 3
-_CHOICES = {"literal_error": "expected", "enum": "expected", "union_tag_invalid": "expected_tags"}
-"""Faults of a value that must be one of some names, and where pydantic keeps these."""
-_QUOTED = re.compile(r"'([^']*)'")
-_NEAR = 0.7
-"""Similarity from which a name is taken for a slip; `weights` is no slip of `lenght` (0.62)."""
-_MEANT = {
-    "budget": ("max_tokens",),
-    "chunk_id": ("id",),
-    "content": ("text",),
-    "context_length": ("sequence_length",),
-    "doc_id": ("id",),
-    "docs": ("documents",),
-    "lambda": ("mixing", "value", "lambdas"),
-    "length": ("sequence_length", "tokens"),
-    "max_length": ("sequence_length", "max_tokens"),
-    "model_id": ("model",),
-    "name": ("id",),
-    "num_heads": ("heads",),
-    "num_layers": ("layers",),
-    "page_content": ("text",),
-    "positions": ("positional_encoding", "kernel"),
-    "score": ("relevance",),
-    "seq_len": ("sequence_length",),
-    "similarity": ("relevance",),
-    "size": ("tokens", "sequence_length"),
-    "token_count": ("tokens",),
-    "tokens": ("sequence_length", "max_tokens"),
-    "weight": ("weights", "relevance"),
-}
-"""What else people call a field, other libraries and the command line: the first that is there."""
-
-
-def message(item: Mapping[str, Any]) -> str:
+def error_message(item: Mapping[str, Any]) -> str:
     """One sentence for an item of pydantic's error list."""
     if item["type"] == "string_pattern_mismatch":
         words = PATTERN_WORDS.get(str(item.get("ctx", {}).get("pattern")))
@@ -117,19 +116,19 @@ def message(item: Mapping[str, Any]) -> str:
 
 
 def is_choice(kind: str) -> bool:
-    """Whether `message` words this kind of fault better with the item's `input`."""
+    """Whether `error_message` needs the item's `input` for this type of error."""
     return kind in _CHOICES
 
 
 def _choice(item: Mapping[str, Any]) -> str:
-    """All names while they are few; the nearest ones of many. Echoes nothing of the input."""
+    """Every valid name if they are few, else the nearest ones. Repeats nothing of the input."""
     context = item.get("ctx", {})
     expected = str(context.get(_CHOICES[item["type"]], ""))
     names = _QUOTED.findall(expected)
     # In a union the name is a member of the object that stands at the location.
     given = context.get("tag", item.get("input"))
     near: list[str] = []
-    if isinstance(given, str) and _fits(given):
+    if isinstance(given, str) and len(given) <= _MAX_NAME:
         near = get_close_matches(given.lower(), names, n=_NEAREST, cutoff=0.5)
     where = f"{context['discriminator']} ".replace("'", "`") if "discriminator" in context else ""
     if len(expected) <= _MAX_LIST:
@@ -142,21 +141,21 @@ def _choice(item: Mapping[str, Any]) -> str:
 
 
 def unknown_field(model: type[BaseModel], location: Sequence[str | int]) -> str:
-    """What to say of a field that `model` does not have.
+    """The message for a field that `model` does not have.
 
     Args:
         model: of the whole body.
-        location: as pydantic gives it, with the tags of unions.
+        location: pydantic's `loc`, which includes the tags of unions.
     """
     return _unknown("field", str(location[-1]), _names(model, location[:-1]))
 
 
 def unknown_parameter(name: str, known: Sequence[str]) -> str:
-    """What to say of a query parameter that an address does not have.
+    """The message for a query parameter that an address does not have.
 
     Args:
-        name: as it was given.
-        known: those that it has.
+        name: as the caller wrote it.
+        known: the parameters that exist.
     """
     return _unknown("parameter", name, known)
 
@@ -164,32 +163,28 @@ def unknown_parameter(name: str, known: Sequence[str]) -> str:
 def _unknown(what: str, name: str, known: Sequence[str]) -> str:
     if not known:
         return f"unknown {what}; there are none here"
-    meant = _meant(name.lower().replace("-", "_"), known) if _fits(name) else None
+    meant = _meant(name.lower().replace("-", "_"), known) if len(name) <= _MAX_NAME else None
     if meant is not None:
         return f"unknown {what}; did you mean `{meant}`?"
     return f"unknown {what}; known here: {', '.join(f'`{k}`' for k in known)}"
 
 
 def _meant(name: str, known: Iterable[str]) -> str | None:
-    """The known name that another one stands for: spelt alike, called so, or a word of it."""
-    if name in _MEANT:
-        return next((one for one in _MEANT[name] if one in known), None)
+    """The known name that this one stands for: spelt alike, a synonym, or one of its words."""
+    if name in _SYNONYMS:
+        return next((one for one in _SYNONYMS[name] if one in known), None)
     words = Counter(word for one in known for word in one.split("_"))
     called = {word: one for one in known for word in one.split("_") if words[word] == 1}
-    for other, fields in _MEANT.items():
-        for one in [field for field in fields if field in known][:1]:
-            called[other] = one
+    for other, fields in _SYNONYMS.items():
+        if (field := next((one for one in fields if one in known), None)) is not None:
+            called[other] = field
     called |= {one: one for one in known}
-    near = get_close_matches(name, called, n=1, cutoff=_NEAR)
+    near = get_close_matches(name, called, n=1, cutoff=_SIMILAR)
     return called[near[0]] if near else None
 
 
-def _fits(name: str) -> bool:
-    return len(name) <= _MAX_NAME
-
-
 def _names(kind: Any, location: Sequence[str | int]) -> list[str]:
-    """Names of the fields of whatever stands at a location below an annotation."""
+    """Field names of the models at a location below an annotation."""
     found: dict[str, None] = {}
     models = list(_models(kind))
     if location and isinstance(location[0], str):
@@ -200,7 +195,7 @@ def _names(kind: Any, location: Sequence[str | int]) -> list[str]:
         elif location[0] in model.model_fields:
             field = model.model_fields[str(location[0])]
             found |= dict.fromkeys(_names(field.annotation, location[1:]))
-        else:  # the place in a list, or the tag of a union
+        else:  # an index in a list, or the tag of a union
             found |= dict.fromkeys(_names(model, location[1:]))
     return list(found)
 
@@ -215,6 +210,6 @@ def _models(kind: Any) -> Iterator[type[BaseModel]]:
 
 
 def _tagged(model: type[BaseModel], tag: str) -> bool:
-    """Whether pydantic names this member of a union so."""
+    """Whether pydantic writes this tag for the model in an error's location."""
     kinds = [get_args(field.annotation) for field in model.model_fields.values()]
     return model.__name__ == tag or any(tag in values for values in kinds)

@@ -88,7 +88,7 @@ def parse(model: type[BodyModel], raw: bytes) -> BodyModel:
         InvalidRequest: not JSON, too many values, or a key twice in one object.
         BodyInvalid: JSON of the wrong shape.
     """
-    validation.check(raw)
+    validation.check_json_size(raw)
     try:
         value = model.model_validate_json(raw)
     except ValidationError as error:

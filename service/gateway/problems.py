@@ -259,7 +259,7 @@ def field_errors(items: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
     pairs = []
     for item in items:
         path = [str(part) for part in item["loc"]]
-        message = validation.message(item)
+        message = validation.error_message(item)
         # A rule about several fields is reported at their parent; its sentence begins with one.
         named = _NAMED_FIELD.match(message)
         if item["type"] == "value_error" and named:

@@ -171,7 +171,7 @@ def _fail(
     if first["type"] == "extra_forbidden":
         message = validation.unknown_field(model, first["loc"])
     else:
-        message = validation.message(first)
+        message = validation.error_message(first)
     message = _words(message, built.names)
     where = _called(path, built.names, lines)
     fail(f"{where}: {message}" if where else message, Status.USAGE)
