@@ -103,7 +103,7 @@ class Retries:
             try:
                 response = yield step
             except httpx.RequestError as error:
-                failure = ServiceAway(f"no answer: {error or type(error).__name__}")
+                failure = ServiceAway(_no_answer(error))
                 failure.__cause__ = error
                 asked = None
             else:
@@ -115,11 +115,20 @@ class Retries:
             backoff = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(attempt, 10))
             pause = backoff * (0.5 + random.random() / 2) if asked is None else asked
             hopeless = failure.status is not None and failure.status not in RETRIED
-            spent = attempt >= self.count and time.monotonic() - began >= outage
-            if hopeless or spent or pause > self.longest_wait:
+            late = time.monotonic() - began + pause > outage
+            if hopeless or pause > self.longest_wait or (attempt >= self.count and late):
                 raise failure
             yield Sleep(pause)
             attempt += 1
+
+
+def _no_answer(error: httpx.RequestError) -> str:
+    reason = str(error) or type(error).__name__
+    try:
+        url = error.request.url
+    except RuntimeError:  # of a transport that does not say
+        return f"the service does not answer: {reason}"
+    return f"the service at {url.scheme}://{url.netloc.decode()} does not answer: {reason}"
 
 
 def _unavailable(response: httpx.Response) -> ServiceAway:

