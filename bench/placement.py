@@ -28,9 +28,9 @@ import torch
 from lacuna.contract.placements import PlacementRequest
 from lacuna.contract.profile_requests import Documents, ProfileRequest
 from lacuna.evidence import aggregates
+from lacuna.placement.answer import place
 from lacuna.placement.curve import PlacementCurve
 from lacuna.theory import agreement
-from service.answers.placements import place
 from service.settings import Settings
 from workers import documents
 from workers.documents import corpus

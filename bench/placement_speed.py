@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from lacuna.contract.placements import PlacementRequest
+from lacuna.placement.answer import place
 from lacuna.placement.curve import of_density
-from service.answers.placements import place
 from service.local import store as embedded
 
 CONNECTIONS = 4

@@ -1,8 +1,7 @@
-"""Counts texts with a model's own tokenizer, without the model and without the hub.
+"""Put chunks in order: find the curve that the request names, count its texts, and place.
 
-Which of a model's profiles suits a prompt best.
-
-Put chunks in order: from wire request to theory and back.
+`answer` is where it starts. `lacuna.placement` does the work once a curve is known; what is added
+here needs the store: profiles, and the tokenizers that workers published.
 """
 
 from __future__ import annotations
@@ -23,63 +22,125 @@ from lacuna.placement.answer import place
 from lacuna.placement.curve import PlacementCurve, architecture_by_name, architecture_of
 from service.store.profiles import StoredProfile, TokenizerStore
 
-_WARM = 8
-
-
-class TokenCounts:
-    """The use case, over the store; keeps the last few tokenizers. One per gateway process."""
-
-    def __init__(self, store: TokenizerStore) -> None:
-        self._store = store
-        self._warm: OrderedDict[str, Tokenizer] = OrderedDict()
-
-    async def count(self, tokenizer_digest: str, texts: Sequence[str]) -> list[int] | None:
-        """Tokens of each text, without special tokens; None when no worker has published the
-        tokenizer.
-
-        Raises:
-            StoreUnavailable: Redis is away.
-        """
-        tokenizer = self._warm.get(tokenizer_digest)
-        if tokenizer is None:
-            document = await self._store.get(tokenizer_digest)
-            if document is None:
-                return None
-            tokenizer = await asyncio.to_thread(_load, document)
-            self._warm[tokenizer_digest] = tokenizer
-            while len(self._warm) > _WARM:
-                self._warm.popitem(last=False)
-        self._warm.move_to_end(tokenizer_digest)
-        return await asyncio.to_thread(_count_all, tokenizer, list(texts))
-
-
-def _load(document: str) -> Tokenizer:
-    tokenizer = Tokenizer.from_str(document)
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
-
-
-def _count_all(tokenizer: Tokenizer, texts: list[str]) -> list[int]:
-    encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-    return [len(one.ids) for one in encoded]
-
-
+Compute = Callable[..., Awaitable[PlacementResponse]]
+"""Awaits a call of its first argument with the others, in another thread."""
+_INLINE_CHUNKS, _INLINE_TOKENS = 64, 32_768
+"""Up to this size the answer takes a few milliseconds, and is computed on the event loop."""
+_SEARCHED = 50
+"""Newest profiles of a model that are considered."""
 _CHARACTERS = 4
 """Of English text in a token, to estimate a prompt whose texts are not counted yet."""
+_TOKENIZERS = 8
+"""Tokenizers that are kept in memory."""
+
+
+class ProfileReader(Protocol):
+    """What this use case needs of `service.answers.profiles.Profiles`."""
+
+    async def get(self, profile_id: str) -> StoredProfile | None:
+        """The stored profile, or None."""
+
+    async def summaries(
+        self, model: str | None = None, limit: int = 20, cursor: str | None = None
+    ) -> ProfilePage:
+        """A page of summaries, newest first."""
+
+
+class TokenCounter(Protocol):
+    """Counts texts as a model's tokenizer does."""
+
+    async def count(self, tokenizer_digest: str, texts: Sequence[str]) -> list[int] | None:
+        """Tokens of each text; None when the tokenizer is not available."""
+
+
+async def answer(
+    request: PlacementRequest,
+    profiles: ProfileReader,
+    counter: TokenCounter | None = None,
+    compute: Compute = asyncio.to_thread,
+) -> PlacementResponse:
+    """Order the chunks by the curve that the request names.
+
+    Args:
+        request: validated.
+        profiles: what is stored.
+        counter: of texts; without one they are refused.
+        compute: runs what takes longer than a few milliseconds, off the event loop.
+
+    Raises:
+        InvalidRequest: pins that contradict each other, a curve that the profile lacks, texts
+            that cannot be counted.
+        ProfileNotFound: no such profile, or none of this model that serves.
+        TooLong: the prompt exceeds `MAX_TOKENS`.
+        StoreUnavailable: the store is away.
+    """
+    curve = await _find_curve(request, profiles)
+    counts = await _count(request.chunks, curve, counter)
+    if len(counts) <= _INLINE_CHUNKS and sum(counts) <= _INLINE_TOKENS and curve.basis != "theory":
+        return place(request, curve, counts)
+    return await compute(place, request, curve, counts)
+
+
+async def _find_curve(request: PlacementRequest, profiles: ProfileReader) -> PlacementCurve:
+    """The curve that the request names; see `answer` for errors."""
+    if request.density is not None:
+        return curves.of_density(request.density)
+    if request.profile_id is not None:
+        stored = await profiles.get(request.profile_id)
+        if stored is None:
+            raise ProfileNotFound(
+                f"no profile {request.profile_id}, or it was evicted", field="profile_id"
+            )
+        return curves.of_profile(stored.body, request.source)
+    if request.model is None:
+        assert request.architecture is not None
+        return curves.of_architecture(request.architecture)
+    return await _of_model(request, request.model, profiles)
+
+
+async def _of_model(
+    request: PlacementRequest, model: str, profiles: ProfileReader
+) -> PlacementCurve:
+    """The most suitable profile that has the source, with trained weights unless the model is a
+    preset, which has none; else theory, if allowed."""
+    untrained = model.startswith("preset:")
+    page = await profiles.summaries(model, _SEARCHED)
+    refusal: InvalidRequest | None = None
+    fit = [one for one in page.items if untrained or one.weights == "pretrained"]
+    for summary in by_suitability(fit, request):
+        stored = await profiles.get(summary.id)
+        if stored is None:
+            continue
+        try:
+            return curves.of_profile(stored.body, request.source)
+        except InvalidRequest as error:
+            refusal = refusal or error
+    if request.allow_theory:
+        return await _theory(request, model, page.items, profiles)
+    if refusal is not None:
+        raise refusal
+    raise ProfileNotFound(
+        f"no profile of {model} with trained weights: measure one with POST /v1/profiles, or set "
+        "`allow_theory`",
+        field="model",
+    )
 
 
 def by_suitability(
     newest_first: Sequence[ProfileSummary], request: PlacementRequest
 ) -> list[ProfileSummary]:
-    """The profiles, most suitable first.
+    """The profiles, most suitable first. The first criterion that tells two apart decides:
 
-    The revision measured last comes before any other, the model as it is used before ablations,
-    how it reads before how it reaches one target, Lacuna's and the operator's texts before a
-    caller's own (whose prompts need not be like this one: name such a profile by its id), more
-    documents than one before one (whose noise is unknown), a length within the same power of two of
-    the prompt's before others, one with the needle curve before one without unless another source
-    is asked for, twice as many documents before half as many, and then the newest.
+    1. the revision that was measured last;
+    2. the model as it is used, not an ablation;
+    3. how it reads, not how it reaches one target;
+    4. Lacuna's or the operator's texts, not a caller's own: that caller's prompts need not be like
+       this one (name such a profile by its id);
+    5. more than one document: the noise of one is unknown;
+    6. a length within the same power of two of the prompt's;
+    7. a needle curve, unless the request names another source;
+    8. at least twice as many documents;
+    9. the newest.
     """
     if not newest_first:
         return []
@@ -114,107 +175,6 @@ def _prompt_tokens(request: PlacementRequest) -> int:
     return max(1, round(min(whole, request.max_tokens or whole)))
 
 
-_INLINE_CHUNKS = 64
-_INLINE_TOKENS = 32_768
-_SEARCHED = 50
-
-
-Compute = Callable[..., Awaitable[PlacementResponse]]
-"""Awaits a function of the arguments behind it, somewhere else."""
-
-
-class ProfileReader(Protocol):
-    """What this use case needs of `service.store.profiles.ProfileStore`."""
-
-    async def get(self, profile_id: str) -> StoredProfile | None:
-        """The stored profile, or None."""
-
-    async def list(
-        self, model: str | None = None, limit: int = 20, cursor: str | None = None
-    ) -> ProfilePage:
-        """Summaries, newest first."""
-
-
-class TokenCounter(Protocol):
-    """Counts texts as a model's tokenizer does."""
-
-    async def count(self, tokenizer_digest: str, texts: Sequence[str]) -> list[int] | None:
-        """Tokens of each text; None when the tokenizer is not at hand."""
-
-
-async def answer(
-    request: PlacementRequest,
-    profiles: ProfileReader,
-    counter: TokenCounter | None = None,
-    compute: Compute = asyncio.to_thread,
-) -> PlacementResponse:
-    """Order the chunks by the curve that the request names.
-
-    Args:
-        request: validated.
-        profiles: the store.
-        counter: of texts; without one they are refused.
-        compute: runs what takes longer than a few milliseconds, off the event loop.
-
-    Raises:
-        InvalidRequest: pins that contradict each other, a curve that the profile lacks, texts
-            that cannot be counted.
-        ProfileNotFound: no such profile, or none of this model that serves.
-        TooLong: the prompt exceeds `MAX_TOKENS`.
-        StoreUnavailable: the store is away.
-    """
-    curve = await find_curve(request, profiles)
-    counts = await _count(request.chunks, curve, counter)
-    if len(counts) <= _INLINE_CHUNKS and sum(counts) <= _INLINE_TOKENS and curve.basis != "theory":
-        return place(request, curve, counts)
-    return await compute(place, request, curve, counts)
-
-
-async def find_curve(request: PlacementRequest, profiles: ProfileReader) -> PlacementCurve:
-    """The curve that the request names; see `answer` for errors."""
-    if request.density is not None:
-        return curves.of_density(request.density)
-    if request.profile_id is not None:
-        stored = await profiles.get(request.profile_id)
-        if stored is None:
-            raise ProfileNotFound(
-                f"no profile {request.profile_id}, or it was evicted", field="profile_id"
-            )
-        return curves.of_profile(stored.body, request.source)
-    if request.model is None:
-        assert request.architecture is not None
-        return curves.of_architecture(request.architecture)
-    return await _of_model(request, request.model, profiles)
-
-
-async def _of_model(
-    request: PlacementRequest, model: str, profiles: ProfileReader
-) -> PlacementCurve:
-    """The most suitable profile that has the source, with trained weights unless the model is a
-    preset, which has none; else theory, if allowed."""
-    untrained = model.startswith("preset:")
-    page = await profiles.list(model, _SEARCHED)
-    refusal: InvalidRequest | None = None
-    fit = [one for one in page.items if untrained or one.weights == "pretrained"]
-    for summary in by_suitability(fit, request):
-        stored = await profiles.get(summary.id)
-        if stored is None:
-            continue
-        try:
-            return curves.of_profile(stored.body, request.source)
-        except InvalidRequest as error:
-            refusal = refusal or error
-    if request.allow_theory:
-        return await _theory(request, model, page.items, profiles)
-    if refusal is not None:
-        raise refusal
-    raise ProfileNotFound(
-        f"no profile of {model} with trained weights: measure one with POST /v1/profiles, or set "
-        "`allow_theory`",
-        field="model",
-    )
-
-
 async def _theory(
     request: PlacementRequest,
     model: str,
@@ -239,6 +199,7 @@ async def _theory(
 async def _count(
     chunks: Sequence[Chunk], curve: PlacementCurve, counter: TokenCounter | None
 ) -> list[int]:
+    """Tokens of each chunk: as given, or of its text."""
     texts = [chunk.text for chunk in chunks if chunk.text is not None]
     counted: list[int] | None = []
     if texts:
@@ -248,9 +209,51 @@ async def _count(
             counted = None
     if counted is None:
         raise InvalidRequest(
-            "`text` cannot be counted: the tokenizer of the model behind this curve is not at "
-            "hand; give `tokens`",
+            "`text` cannot be counted: the tokenizer of the model behind this curve is not "
+            "available; give `tokens`",
             field="chunks.text",
         )
     rest = iter(counted)
     return [chunk.tokens if chunk.tokens is not None else next(rest) for chunk in chunks]
+
+
+class TokenCounts:
+    """Counts texts with a model's own tokenizer, without the model and without the hub.
+
+    Tokenizers come from the store; the last few stay in memory. One per gateway process.
+    """
+
+    def __init__(self, store: TokenizerStore) -> None:
+        self._store = store
+        self._loaded: OrderedDict[str, Tokenizer] = OrderedDict()
+
+    async def count(self, tokenizer_digest: str, texts: Sequence[str]) -> list[int] | None:
+        """Tokens of each text, without special tokens; None when no worker has published the
+        tokenizer.
+
+        Raises:
+            StoreUnavailable: Redis is away.
+        """
+        tokenizer = self._loaded.get(tokenizer_digest)
+        if tokenizer is None:
+            document = await self._store.get(tokenizer_digest)
+            if document is None:
+                return None
+            tokenizer = await asyncio.to_thread(_load, document)
+            self._loaded[tokenizer_digest] = tokenizer
+            while len(self._loaded) > _TOKENIZERS:
+                self._loaded.popitem(last=False)
+        self._loaded.move_to_end(tokenizer_digest)
+        return await asyncio.to_thread(_count_all, tokenizer, list(texts))
+
+
+def _load(document: str) -> Tokenizer:
+    tokenizer = Tokenizer.from_str(document)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _count_all(tokenizer: Tokenizer, texts: list[str]) -> list[int]:
+    encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    return [len(one.ids) for one in encoded]

@@ -1,9 +1,8 @@
-"""What a profile request costs, estimated before it is queued: `lacuna.contract.profile_requests` for the
-model's size as the gateway knows it.
+"""Ask for a profile: refuse what cannot be measured, join or queue the rest, find what is there.
 
-What a worker would refuse, as far as the gateway can tell: said at once, not after a wait.
-
-Ask for a profile: refuse what may not be, join or queue what may, and find what is there.
+`Profiles` is the use case over the stores. Before anything is queued, `refuse_unmeasurable` says
+what a worker would say after a wait, as far as the gateway can tell, and `refuse_too_costly`
+compares the estimated cost with the operator's limit.
 """
 
 from __future__ import annotations
@@ -11,20 +10,14 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import redis.asyncio
 
 from lacuna import views
-from lacuna.architectures.table import (
-    DEMO,
-    find,
-    find_preset,
-    measurable,
-    presets,
-)
+from lacuna.architectures.table import DEMO, find, find_preset, measurable, presets
 from lacuna.contract.errors import (
     DocumentsUnusable,
     InvalidRequest,
@@ -37,80 +30,202 @@ from lacuna.contract.errors import (
 from lacuna.contract.jobs import Job
 from lacuna.contract.models import ModelCatalogue, WorkerModels
 from lacuna.contract.profile_requests import ProfileRequest, cost
+from lacuna.contract.profiles import ProfilePage
 from service.store.fleet import served, workers
 from service.store.keys import QueueName
 from service.store.profiles import ProfileStore, StoredProfile
 from service.store.queue import JobStore, Submission
 
 ASSUMED_LAYERS, ASSUMED_HEADS, ASSUMED_WIDTH = 24, 16, 1_536
-"""Of a model that the gateway does not know, for it has no access to the hub: one of some 700
-million parameters."""
+"""Size of a model that the gateway does not know, for it cannot ask the hub: some 700 million
+parameters."""
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_WORKERS_SECONDS = 2.0
+"""How long a list of the live workers is used."""
 
 
-def estimated_cost(request: ProfileRequest) -> float:
-    """Multiply-adds; see `lacuna.contract.profile_requests`."""
-    model = find(request.model)
-    if model is None:
-        return cost(request, ASSUMED_LAYERS, ASSUMED_HEADS, ASSUMED_WIDTH)
-    return cost(request, model.layers, model.heads, model.width)
-
-
-def refuse_too_costly(request: ProfileRequest, limit: float, queue: str = "cpu") -> None:
-    """Refuse a request that costs more than `limit`.
+@dataclass(frozen=True)
+class Policy:
+    """What the operator admits.
 
     Args:
-        request: validated.
-        limit: the most it may cost.
-        queue: where it would run; part of the sentence.
-
-    Raises:
-        TooLarge: naming the field to lower, and what would fit.
+        allowed_models: fnmatch patterns; a model id must match one of them.
+        max_cost: bound on `estimated_cost` of what goes to the CPU queue.
+        max_cost_gpu: the same for the GPU queue.
     """
-    asked = estimated_cost(request)
-    if asked <= limit:
-        return
-    count, length = request.documents.count, request.sequence_length
-    documents = _largest(count, lambda k: estimated_cost(_with(request, k, length)) <= limit)
-    tokens = _largest(length, lambda n: estimated_cost(_with(request, count, n)) <= limit)
-    one = _largest(length, lambda n: estimated_cost(_with(request, 1, n)) <= limit)
-    field = "documents.count" if documents else "sequence_length"
-    fitting = [
-        f"{documents} documents of {length} tokens" if documents else "",
-        f"{count} documents of {tokens} tokens" if tokens else "",
-        f"one document of {one} tokens" if one and not documents else "",
-    ]
-    what = " or ".join(filter(None, fitting)) or "nothing that can be asked of this model"
-    if estimated_cost(request.model_copy(update={"predictions": []})) <= limit:
-        what += ", or all of it without the prediction second_moment"
-    raise TooLarge(
-        f"`{field}`: {count} documents of {length} tokens cost about {asked:.2g} multiply-adds, "
-        f"the limit of the {queue} queue is {limit:.2g}; within it are {what}",
-        field=field,
-    )
+
+    allowed_models: tuple[str, ...]
+    max_cost: float
+    max_cost_gpu: float
 
 
-def _with(request: ProfileRequest, count: int, length: int) -> ProfileRequest:
-    documents = request.documents.model_copy(update={"count": count})
-    return request.model_copy(update={"documents": documents, "sequence_length": length})
+@dataclass
+class Profiles:
+    """The use case, over the stores. One per gateway process.
+
+    Every method raises `StoreUnavailable` while Redis is away.
+    """
+
+    jobs: JobStore
+    store: ProfileStore
+    client: redis.asyncio.Redis
+    policy: Policy
+    clock: Callable[[], float] = time.monotonic
+    _workers: tuple[float, list[WorkerModels]] = (-1e9, [])
+    _served: frozenset[QueueName] = frozenset()
+    _asking: asyncio.Future[list[WorkerModels]] | None = None
+
+    async def submit(self, request: ProfileRequest, owner: str | None, trace: str) -> Submission:
+        """Accept a request. Equal requests are one job.
+
+        Args:
+            request: validated.
+            owner: digest of the caller's key; None without keys.
+            trace: id of the HTTP request.
+
+        Raises:
+            ModelNotAllowed: no pattern of the allow-list matches.
+            ModelNotFound, TooLong, DocumentsUnusable, InvalidRequest: see `refuse_unmeasurable`.
+            TooLarge: it costs more than its queue allows.
+            QueueFull: too many wait already.
+        """
+        self._check_model(request)
+        refuse_unmeasurable(request)
+        queue = await self._queue()
+        limit = self.policy.max_cost_gpu if queue == "gpu" else self.policy.max_cost
+        refuse_too_costly(request, limit, queue)
+        return await self.jobs.submit(
+            request.job_id,
+            request.model_dump_json(exclude_defaults=True).encode(),
+            queue=queue,
+            cost=estimated_cost(request),
+            high=request.priority == "high",
+            pinned=is_pinned(request),
+            owner_key=owner,
+            trace=trace,
+            private=request.confidential,
+        )
+
+    async def job(self, job_id: str, owner: str | None) -> Job:
+        """One job as its owner sees it.
+
+        Raises:
+            JobNotFound: there is none, or it is another owner's.
+        """
+        return await self.jobs.get(job_id, owner)
+
+    async def wait(self, job: Job, seconds: float) -> Job:
+        """The job at its end, or as it stands after so many seconds."""
+        return await self.jobs.wait(job.id, seconds) if seconds > 0 else job
+
+    async def cancel(self, job_id: str, owner: str | None) -> Job:
+        """Withdraw one owner's interest in a job. It stops when no owner is left.
+
+        Raises:
+            JobNotFound: there is none, or it is another owner's.
+        """
+        return await self.jobs.cancel(job_id, owner)
+
+    def events(self, job_id: str) -> AsyncIterator[Job]:
+        """The job now, at every change, and at its end."""
+        return self.jobs.events(job_id)
+
+    async def get(self, profile_id: str) -> StoredProfile | None:
+        """A stored profile, or None."""
+        return await self.store.get(profile_id)
+
+    async def load(self, profile_id: str) -> bytes:
+        """The JSON document of a profile, body and envelope as one object; notes its use.
+
+        Raises:
+            ProfileNotFound: there is none.
+        """
+        stored = await self.store.get(profile_id)
+        if stored is None:
+            raise ProfileNotFound(f"no profile {profile_id}, or it was evicted")
+        await self.store.touch(profile_id)
+        return views.joined(stored.body, stored.envelope)
+
+    async def summaries(
+        self, model: str | None = None, limit: int = 20, cursor: str | None = None
+    ) -> ProfilePage:
+        """A page of summaries, newest first."""
+        return await self.store.list(model, limit, cursor)
+
+    async def pin(self, profile_id: str, pinned: bool) -> None:
+        """Keep a profile from eviction, or no longer.
+
+        Raises:
+            ProfileNotFound: there is none.
+        """
+        await self.store.pin(profile_id, pinned)
+
+    async def delete(self, profile_id: str) -> None:
+        """Forget a profile.
+
+        Raises:
+            ProfileNotFound: there is none.
+        """
+        await self.store.delete(profile_id)
+
+    async def catalogue(self) -> ModelCatalogue:
+        """What can be measured here."""
+        return ModelCatalogue(
+            demo=list(DEMO),
+            presets=[f"preset:{name}" for name in presets()],
+            architectures=list(measurable()),
+            workers=await self.live_workers(),
+        )
+
+    async def live_workers(self, *, fresh: bool = False) -> list[WorkerModels]:
+        """The live workers. Asks the store at most every two seconds, unless `fresh`."""
+        since, known = self._workers
+        if not fresh and self.clock() - since <= _WORKERS_SECONDS:
+            return known
+        # One call at a time, and all callers get its result or its error. With a lock instead, each
+        # caller of a store that hangs would wait out the timeouts of all callers before it.
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.ensure_future(self._ask_workers())
+        return await asyncio.shield(self._asking)
+
+    async def _ask_workers(self) -> list[WorkerModels]:
+        known = await workers(self.client)
+        self._served = await served(self.client)
+        self._workers = (self.clock(), known)
+        return known
+
+    def _check_model(self, request: ProfileRequest) -> None:
+        if not any(fnmatchcase(request.model, pattern) for pattern in self.policy.allowed_models):
+            raise ModelNotAllowed(
+                "this service does not admit the model; GET /v1/models lists what it can load",
+                field="model",
+            )
+
+    async def _queue(self) -> QueueName:
+        """The GPU queue while a GPU worker lives or may be restarting, else the CPU queue."""
+        lives = any(worker.queue == "gpu" for worker in await self.live_workers())
+        return "gpu" if lives or "gpu" in self._served else "cpu"
 
 
-def _largest(most: int, fits: Callable[[int], bool]) -> int:
-    """The largest number up to `most` that fits, 0 when not even 1 does."""
-    low, high = 0, most + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+def is_pinned(request: ProfileRequest) -> bool:
+    """Whether the request means the same for ever: a commit, a demo file or a preset, and documents
+    that cannot change as the operator's folders may.
+    """
+    if request.documents.source == "corpus" or request.model.startswith("local:"):
+        return False
+    if request.model.startswith(("demo:", "preset:")):
+        return True
+    return request.revision is not None and bool(_COMMIT.fullmatch(request.revision))
 
 
 def refuse_unmeasurable(request: ProfileRequest) -> None:
-    """Refuse what is known to fail, in the worker's own terms.
+    """Refuse what is known to fail, in the worker's own words.
 
     Args:
         request: validated.
 
     Raises:
-        ModelNotFound: no preset or demo of that name, or a revision of what has none.
+        ModelNotFound: no preset or demo has this name, or a model without revisions has one.
         TooLong: more tokens than the model takes.
         DocumentsUnusable: texts, or facts to retrieve, for a model without a tokenizer.
         InvalidRequest: a continuation for such a model.
@@ -165,144 +280,57 @@ def _check_tokenizer(request: ProfileRequest) -> None:
         raise InvalidRequest(f"`target`: {why} to read it with", field="target")
 
 
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-_ROSTER_SECONDS = 2.0
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What the operator admits.
+def refuse_too_costly(request: ProfileRequest, limit: float, queue: str = "cpu") -> None:
+    """Refuse a request that costs more than `limit`.
 
     Args:
-        allowed_models: fnmatch patterns, one of which a model id must match.
-        max_cost: bound on `budget.cost` of what goes to the CPU queue.
-        max_cost_gpu: of what goes to the GPU queue.
+        request: validated.
+        limit: the most it may cost.
+        queue: where it would run; part of the sentence.
+
+    Raises:
+        TooLarge: naming the field to lower, and what would fit.
     """
-
-    allowed_models: tuple[str, ...]
-    max_cost: float
-    max_cost_gpu: float
-
-
-@dataclass
-class Profiles:
-    """The use case, over the stores. One per gateway process."""
-
-    jobs: JobStore
-    store: ProfileStore
-    client: redis.asyncio.Redis
-    policy: Policy
-    clock: Callable[[], float] = time.monotonic
-    _roster: tuple[float, list[WorkerModels]] = (-1e9, [])
-    _served: frozenset[QueueName] = frozenset()
-    _calling: asyncio.Future[list[WorkerModels]] | None = None
-
-    async def submit(self, request: ProfileRequest, owner: str | None, trace: str) -> Submission:
-        """Accept a request: any number of equal ones are one job.
-
-        Args:
-            request: validated.
-            owner: digest of the caller's key; None without keys.
-            trace: id of the HTTP request.
-
-        Raises:
-            ModelNotAllowed: no pattern of the allow-list matches.
-            TooLong: see `foreseen.check`.
-            TooLarge: it costs more than its queue allows.
-            QueueFull: too many wait already.
-            StoreUnavailable: Redis is away.
-        """
-        self._check_model(request)
-        refuse_unmeasurable(request)
-        queue = await self._queue()
-        limit = self.policy.max_cost_gpu if queue == "gpu" else self.policy.max_cost
-        refuse_too_costly(request, limit, queue)
-        return await self.jobs.submit(
-            request.job_id,
-            request.model_dump_json(exclude_defaults=True).encode(),
-            queue=queue,
-            cost=estimated_cost(request),
-            high=request.priority == "high",
-            pinned=is_pinned(request),
-            owner_key=owner,
-            trace=trace,
-            private=request.confidential,
-        )
-
-    async def wait(self, job: Job, seconds: float) -> Job:
-        """The job at its end, or as it stands after so long."""
-        return await self.jobs.wait(job.id, seconds) if seconds > 0 else job
-
-    async def find(self, profile_id: str) -> StoredProfile:
-        """A stored profile; notes its use.
-
-        Raises:
-            ProfileNotFound: there is none.
-        """
-        stored = await self.store.get(profile_id)
-        if stored is None:
-            raise ProfileNotFound(f"no profile {profile_id}, or it was evicted")
-        await self.store.touch(profile_id)
-        return stored
-
-    async def load(self, profile_id: str) -> bytes:
-        """The JSON document of a profile: body and envelope as one object.
-
-        Raises:
-            ProfileNotFound: there is none.
-        """
-        stored = await self.find(profile_id)
-        return views.joined(stored.body, stored.envelope)
-
-    async def catalogue(self) -> ModelCatalogue:
-        """What can be measured here.
-
-        Raises:
-            StoreUnavailable: Redis is away.
-        """
-        return ModelCatalogue(
-            demo=list(DEMO),
-            presets=[f"preset:{name}" for name in presets()],
-            architectures=list(measurable()),
-            workers=await self.roster(),
-        )
-
-    async def roster(self, *, fresh: bool = False) -> list[WorkerModels]:
-        """The live workers, asked for at most every two seconds unless `fresh`."""
-        since, known = self._roster
-        if not fresh and self.clock() - since <= _ROSTER_SECONDS:
-            return known
-        # One call at a time, and its failure is everybody's: behind a lock, callers of a store that
-        # hangs would each wait out the timeouts of all before them.
-        if self._calling is None or self._calling.done():
-            self._calling = asyncio.ensure_future(self._call_roll())
-        return await asyncio.shield(self._calling)
-
-    async def _call_roll(self) -> list[WorkerModels]:
-        known = await workers(self.client)
-        self._served = await served(self.client)
-        self._roster = (self.clock(), known)
-        return known
-
-    def _check_model(self, request: ProfileRequest) -> None:
-        if not any(fnmatchcase(request.model, pattern) for pattern in self.policy.allowed_models):
-            raise ModelNotAllowed(
-                "this service does not admit the model; GET /v1/models lists what it can load",
-                field="model",
-            )
-
-    async def _queue(self) -> QueueName:
-        """The GPU queue while a GPU worker lives or may be starting anew, else the CPU queue."""
-        lives = any(worker.queue == "gpu" for worker in await self.roster())
-        return "gpu" if lives or "gpu" in self._served else "cpu"
+    asked = estimated_cost(request)
+    if asked <= limit:
+        return
+    count, length = request.documents.count, request.sequence_length
+    documents = _largest(count, lambda k: estimated_cost(_with(request, k, length)) <= limit)
+    tokens = _largest(length, lambda n: estimated_cost(_with(request, count, n)) <= limit)
+    one = _largest(length, lambda n: estimated_cost(_with(request, 1, n)) <= limit)
+    field = "documents.count" if documents else "sequence_length"
+    fitting = [
+        f"{documents} documents of {length} tokens" if documents else "",
+        f"{count} documents of {tokens} tokens" if tokens else "",
+        f"one document of {one} tokens" if one and not documents else "",
+    ]
+    what = " or ".join(filter(None, fitting)) or "nothing that can be asked of this model"
+    if estimated_cost(request.model_copy(update={"predictions": []})) <= limit:
+        what += ", or all of it without the prediction second_moment"
+    raise TooLarge(
+        f"`{field}`: {count} documents of {length} tokens cost about {asked:.2g} multiply-adds, "
+        f"the limit of the {queue} queue is {limit:.2g}; within it are {what}",
+        field=field,
+    )
 
 
-def is_pinned(request: ProfileRequest) -> bool:
-    """Whether the request means the same for ever: a commit, a demo file or a preset, and documents
-    that cannot change as the operator's folders may.
-    """
-    if request.documents.source == "corpus" or request.model.startswith("local:"):
-        return False
-    if request.model.startswith(("demo:", "preset:")):
-        return True
-    return request.revision is not None and bool(_COMMIT.fullmatch(request.revision))
+def estimated_cost(request: ProfileRequest) -> float:
+    """Multiply-adds, for the model's size as the gateway knows it; see `profile_requests.cost`."""
+    model = find(request.model)
+    if model is None:
+        return cost(request, ASSUMED_LAYERS, ASSUMED_HEADS, ASSUMED_WIDTH)
+    return cost(request, model.layers, model.heads, model.width)
+
+
+def _with(request: ProfileRequest, count: int, length: int) -> ProfileRequest:
+    documents = request.documents.model_copy(update={"count": count})
+    return request.model_copy(update={"documents": documents, "sequence_length": length})
+
+
+def _largest(most: int, fits: Callable[[int], bool]) -> int:
+    """The largest number up to `most` that fits, 0 when not even 1 does."""
+    low, high = 0, most + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

@@ -288,7 +288,7 @@ async def _place(services: ServicesHere, owner: Owner) -> AsyncIterator[None]:
 
 
 async def _job(job_id: JobId, services: ServicesHere, owner: Owner) -> Job:
-    return await services.profiles.jobs.get(job_id, owner)
+    return await services.profiles.job(job_id, owner)
 
 
 ServicesHere = Annotated[Services, Depends(_services)]

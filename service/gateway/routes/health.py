@@ -56,11 +56,11 @@ async def ready(request: Request, services: ServicesHere) -> Response:
 
 async def _readiness(services: Services) -> Readiness:
     try:
-        roster = await services.profiles.roster(fresh=True)
+        live = await services.profiles.live_workers(fresh=True)
     except StoreUnavailable as error:
         unknown = Check(ok=False, detail="workers are unknown")
         return Readiness(ready=False, redis=Check(ok=False, detail=error.detail), workers=unknown)
-    workers = Check(ok=bool(roster), detail=f"{len(roster)} live" if roster else "no live worker")
+    workers = Check(ok=bool(live), detail=f"{len(live)} live" if live else "no live worker")
     return Readiness(ready=workers.ok, redis=Check(ok=True, detail="answers"), workers=workers)
 
 
@@ -77,7 +77,7 @@ async def metrics(services: ServicesHere) -> Response:
     """Prometheus: this gateway process, the queue as the store sees it, and profiles by model."""
     try:
         store = await store_metrics(services.client)
-        newest = (await services.profiles.store.list(limit=model_metrics.SUMMARIES)).items
+        newest = (await services.profiles.summaries(limit=model_metrics.SUMMARIES)).items
     except StoreUnavailable:
         store, newest = None, []
     body = services.metrics.text(store) + model_metrics.text(newest)

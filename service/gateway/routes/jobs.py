@@ -43,7 +43,7 @@ async def read(
 )
 async def cancel(job_id: JobId, services: ServicesHere, owner: Owner, response: Response) -> Job:
     """Withdraw your interest; the job stops when nobody is left. A finished job stays as it is."""
-    job = await services.profiles.jobs.cancel(job_id, owner)
+    job = await services.profiles.cancel(job_id, owner)
     response.status_code = 200 if job.state in TERMINAL else 202
     return job
 
@@ -62,6 +62,6 @@ async def events(
     # Past the first byte there is no status left to change: the stream ends, and an EventSource
     # connects again by itself.
     with contextlib.suppress(StoreUnavailable, JobNotFound):
-        async for seen in services.profiles.jobs.events(job.id):
+        async for seen in services.profiles.events(job.id):
             yield ServerSentEvent(event=seen.state, id=str(number), data=seen)
             number += 1

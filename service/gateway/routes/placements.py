@@ -25,6 +25,4 @@ async def place(
     body: Annotated[PlacementRequest, Depends(body_of(PlacementRequest))], services: ServicesHere
 ) -> PlacementResponse:
     """The order in which the model listens most to what matters, and what that is worth."""
-    return await placements.answer(
-        body, services.profiles.store, services.tokens, services.placing.run
-    )
+    return await placements.answer(body, services.profiles, services.tokens, services.placing.run)

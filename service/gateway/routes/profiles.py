@@ -91,7 +91,7 @@ async def listing(
     cursor: Annotated[str | None, Query(max_length=120, pattern=_CURSOR)] = None,
 ) -> ProfilePage:
     """Summaries, newest first; `next` is the cursor of the following page."""
-    return await services.profiles.store.list(model, limit, cursor)
+    return await services.profiles.summaries(model, limit, cursor)
 
 
 @router.get(
@@ -174,7 +174,7 @@ async def series(services: ServicesHere, profile_id: ProfileId, bins: Bins = Non
 )
 async def pin(services: ServicesHere, profile_id: ProfileId) -> Response:
     """Keep a profile whatever its age and size, until it is unpinned or deleted."""
-    await services.profiles.store.pin(profile_id, True)
+    await services.profiles.pin(profile_id, True)
     return Response(status_code=204)
 
 
@@ -186,13 +186,13 @@ async def pin(services: ServicesHere, profile_id: ProfileId) -> Response:
 )
 async def unpin(services: ServicesHere, profile_id: ProfileId) -> Response:
     """Keep a profile no longer than any other. Says nothing of one that was not pinned."""
-    await services.profiles.store.pin(profile_id, False)
+    await services.profiles.pin(profile_id, False)
     return Response(status_code=204)
 
 
 @router.delete("/{profile_id}", status_code=204, responses=problems(401, 404, 422, 429, 503))
 async def delete(services: ServicesHere, profile_id: ProfileId) -> Response:
     """Forget a profile. Asking for it again measures it again."""
-    await services.profiles.store.delete(profile_id)
+    await services.profiles.delete(profile_id)
     services.forget(profile_id)
     return Response(status_code=204)  # the framework's own would name a type for no content

@@ -17,8 +17,9 @@ from lacuna.contract.errors import InvalidRequest, ProfileNotFound, TooLong
 from lacuna.contract.placements import PlacementRequest, PlacementResponse
 from lacuna.contract.profiles import NeedleCurve, Profile, ProfileBody, ProfilePage, ProfileSummary
 from lacuna.placement import curve as curves
+from lacuna.placement.answer import place
 from lacuna.views import binned
-from service.answers.placements import answer, place
+from service.answers.placements import answer
 from service.store.profiles import StoredProfile
 
 MakeProfile = Callable[..., Profile]
@@ -53,7 +54,7 @@ class Shelf:
                 return StoredProfile(body.encode(), b"{}", b"{}")
         return None
 
-    async def list(
+    async def summaries(
         self, model: str | None = None, limit: int = 20, cursor: str | None = None
     ) -> ProfilePage:
         items = [

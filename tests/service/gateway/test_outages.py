@@ -21,7 +21,7 @@ async def test_a_store_that_hangs_refuses_all_at_once_and_not_in_turn(
         assert server.pid is not None
         os.kill(server.pid, signal.SIGSTOP)
         try:
-            await asyncio.sleep(2.1)  # until the roster must be asked for again
+            await asyncio.sleep(2.1)  # until the store is asked for the workers again
             started = time.monotonic()
             asked = [{"model": "gpt2", "seed": seed} for seed in range(20)]
             posts = [client.post("/v1/profiles", json=body) for body in asked]
