@@ -1,4 +1,4 @@
-"""What all wire models share: strict types, no unknown fields, no NaN, never mutated."""
+"""What all wire models share: strict types, no unknown fields, no NaN, six digits, content ids."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchema
 from pydantic_core import CoreSchema, core_schema
 
 PATTERN_WORDS: dict[str, str] = {}
-"""What each pattern stands for: a refusal says this instead of the regular expression."""
+"""What each pattern means. An error says this instead of the regular expression."""
 
 
 def pattern(expression: str, words: str) -> str:
-    """The expression, for a field's `pattern`; `words` are what a refusal says."""
+    """The expression, for a field's `pattern`. `words` is what the error for this field says."""
     PATTERN_WORDS[expression] = words
     return expression
 
@@ -43,9 +43,10 @@ Digest = Annotated[str, Field(pattern=DIGEST_PATTERN)]
 
 
 def _open_names(schema: Any) -> None:
-    """Change a model's core schema in place: its fields, and what their lists and defaults hold.
+    """Let each field that is one of some names take any name in lax mode; changes the schema.
 
-    Other models have their own turn. Members of unions stay: what they refuse says which is meant.
+    Fields, lists and defaults are followed. Models inside are not: they have schemas of their own.
+    Unions are not either: what a member refuses tells which member is meant.
     """
     kind = schema["type"]
     if kind in ("model", "function-after", "default", "nullable"):
@@ -72,7 +73,7 @@ def _open_inner(schema: Any, key: str) -> None:
 class Wire(BaseModel):
     """Base of everything that crosses HTTP or Redis.
 
-    Strict: "256" is no integer and 1 is no boolean. Unknown fields are refused, so that a
+    Strict: "256" is not an integer and 1 is not a boolean. Unknown fields are refused, so that a
     misspelt option is an error and not a silent default. NaN and Infinity are refused.
     """
 
@@ -89,7 +90,7 @@ class Wire(BaseModel):
 
     @classmethod
     def of_stored(cls, document: bytes | str) -> Self:
-        """Read what was stored, perhaps by another version: fields that it added are left out.
+        """Read what was stored, perhaps by another version: fields that only it knows are left out.
 
         Raises:
             pydantic.ValidationError: what this version needs is not there.
@@ -98,10 +99,9 @@ class Wire(BaseModel):
 
     @classmethod
     def of_answer(cls, document: bytes | str) -> Self:
-        """Read what a service answered, or a file that holds an answer: it may be of any version.
+        """Read the answer of a service, or a file that holds one; it may be of any version.
 
-        Fields that this version does not know are left out. Where a field is one of some names, a
-        name that this version does not know is kept as it is.
+        Unknown fields are left out. Where a field is one of some names, an unknown name is kept.
 
         Raises:
             pydantic.ValidationError: what this version needs is not there.
@@ -112,7 +112,7 @@ class Wire(BaseModel):
     def __get_pydantic_core_schema__(
         cls, source: type[BaseModel], handler: GetCoreSchemaHandler, /
     ) -> CoreSchema:
-        """The schema, in which a field that is one of some names takes any in lax mode."""
+        """The schema that `of_answer` needs; strict mode is unchanged."""
         schema = handler(source)
         _open_names(schema)
         return schema

@@ -1,4 +1,4 @@
-"""The error tree: every failure Lacuna can report, with a stable `code`.
+"""The error tree: every failure that Lacuna can report, with a stable `code`.
 
     LacunaError                    code                   retryable
     ├── RequestError
@@ -30,9 +30,9 @@
         ├── QueueFull              queue_full             yes
         └── StoreUnavailable       store_unavailable      yes
 
-`code` never changes once published; `retryable` says whether the same request may succeed later
-without any change by the caller. This module knows nothing of HTTP: the mapping from codes to
-statuses stands in `service.gateway.problems` alone.
+A published `code` never changes. `retryable` says whether the same request may succeed later,
+without any change by the caller. HTTP statuses are not here: `service.gateway.problems` maps codes
+to them.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class LacunaError(Exception):
 
     Args:
         detail: one sentence for the person who made the request.
-        field: dotted path of the request field at fault, if there is one.
-        retry_after: seconds after which a retry makes sense, if known.
+        field: dotted path of the request field at fault; None if no single field is.
+        retry_after: seconds after which a retry makes sense; None if unknown.
     """
 
     code: str = "internal_error"
@@ -60,43 +60,43 @@ class LacunaError(Exception):
 
 
 class RequestError(LacunaError):
-    """The request itself is at fault."""
+    """The request has to change before it can succeed."""
 
     code = "invalid_request"
 
 
 class InvalidRequest(RequestError):
-    """A field is missing, unknown, of the wrong type or out of its bounds."""
+    """A field is missing, unknown, of the wrong type or out of bounds."""
 
     code = "invalid_request"
 
 
 class PayloadTooLarge(RequestError):
-    """The body exceeds the configured number of bytes."""
+    """The body has more bytes than the service accepts."""
 
     code = "payload_too_large"
 
 
 class TooLong(RequestError):
-    """More tokens than the model, or this service, can take."""
+    """More tokens than the model or this service can take."""
 
     code = "too_long"
 
 
 class TooLarge(RequestError):
-    """The estimated cost of the request exceeds the configured bound."""
+    """The request costs more than this service allows."""
 
     code = "too_large"
 
 
 class Unauthorized(RequestError):
-    """No API key, or one that is not known."""
+    """No API key, or an unknown one."""
 
     code = "unauthorized"
 
 
 class RateLimited(RequestError):
-    """Too many requests with this key, or too many of them wait at once."""
+    """Too many requests with this key, or too many that wait at once."""
 
     code = "rate_limited"
     retryable = True
@@ -109,56 +109,56 @@ class ModelError(LacunaError):
 
 
 class ModelNotAllowed(ModelError):
-    """The operator's allow-list does not admit this model."""
+    """The operator does not allow this model."""
 
     code = "model_not_allowed"
 
 
 class ModelNotFound(ModelError):
-    """No such repository, revision, folder or demo model."""
+    """No such repository, revision, folder, preset or demo model."""
 
     code = "model_not_found"
 
 
 class ModelGated(ModelError):
-    """The repository exists but asks for an agreement or a token."""
+    """The repository exists, but requires an agreement or a token."""
 
     code = "model_gated"
 
 
 class ModelUnreachable(ModelError):
-    """The hub could not be reached; nothing is known about the model."""
+    """The hub cannot be reached, so nothing is known about the model."""
 
     code = "model_unreachable"
     retryable = True
 
 
 class ModelUnsupported(ModelError):
-    """The model loads but cannot be measured; `detail` says why."""
+    """The model loads, but cannot be measured; `detail` says why."""
 
     code = "model_unsupported"
 
 
 class WeightsUnsafe(ModelError):
-    """Only pickle weights are offered, which can run code; Lacuna loads safetensors."""
+    """The model has only pickle weights, which can run code; Lacuna loads safetensors."""
 
     code = "weights_unsafe"
 
 
 class NotFound(LacunaError):
-    """Nothing stands under this identifier."""
+    """Nothing has this id or address."""
 
     code = "not_found"
 
 
 class ProfileNotFound(NotFound):
-    """No profile with this id, or it was evicted."""
+    """No profile has this id, or it was evicted."""
 
     code = "profile_not_found"
 
 
 class JobNotFound(NotFound):
-    """No job with this id, or its record has expired."""
+    """No job has this id, or its record has expired."""
 
     code = "job_not_found"
 
@@ -170,7 +170,7 @@ class RouteNotFound(NotFound):
 
 
 class JobError(LacunaError):
-    """An accepted job ended without a result."""
+    """A job was accepted, and ended without a result."""
 
     code = "internal_error"
 
@@ -188,27 +188,27 @@ class NotFinite(JobError):
 
 
 class DocumentsUnusable(JobError):
-    """No document reaches the asked length."""
+    """The documents cannot be read at this length, or not by this model."""
 
     code = "documents_unusable"
 
 
 class WorkerLost(JobError):
-    """The lease expired as often as allowed: every worker that took the job went away."""
+    """Every worker that took the job disappeared, as often as the service tries."""
 
     code = "worker_lost"
     retryable = True
 
 
 class Cancelled(JobError):
-    """The caller withdrew the job."""
+    """The caller cancelled the job."""
 
     code = "cancelled"
     retryable = True
 
 
 class InternalError(JobError):
-    """A fault of Lacuna's own; the log under the request id says more."""
+    """An error in Lacuna itself; the log has more under the request id."""
 
     code = "internal_error"
     retryable = True
@@ -222,7 +222,7 @@ class ServiceError(LacunaError):
 
 
 class QueueFull(ServiceError):
-    """As many jobs wait as the operator allows."""
+    """As many jobs wait already as the operator allows."""
 
     code = "queue_full"
     retryable = True
@@ -243,4 +243,4 @@ def _leaves(root: type[LacunaError]) -> dict[str, type[LacunaError]]:
 
 
 BY_CODE: dict[str, type[LacunaError]] = _leaves(LacunaError)
-"""Every published code with its class: how a stored failure becomes an exception again."""
+"""Every published code with its class. A stored failure becomes an exception again by it."""

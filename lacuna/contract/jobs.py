@@ -13,13 +13,16 @@ TERMINAL: frozenset[JobState] = frozenset({"done", "failed", "cancelled"})
 
 
 class Failure(Wire):
-    """Why a job failed: a code of `lacuna.contract.errors`, with a sentence."""
+    """Why a job failed."""
 
     code: str
+    """A code of the error tree (`lacuna.contract.errors`)."""
     detail: str
+    """One sentence."""
     retryable: bool
+    """Whether the same request may succeed later."""
     field: str | None = None
-    """Dotted path of the request's field at fault, if there is one."""
+    """Dotted path of the request field at fault, if there is one."""
 
 
 class Job(Wire):
@@ -28,7 +31,7 @@ class Job(Wire):
     id: Digest
     state: JobState
     attempt: int = Field(ge=0)
-    """Deliveries to a worker so far."""
+    """How often a worker has taken it."""
     progress: Fraction
     message: str
     position: int | None

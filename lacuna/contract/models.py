@@ -8,8 +8,8 @@ from pydantic import AfterValidator, Field
 
 from lacuna.contract.base import Wire, pattern
 
-# A hub id is `name` or `owner/name`; `local:`, `demo:`, `preset:` are ours. A path never matches:
-# no leading slash or dot, no "..", no percent sign, at most one slash.
+# A hub id is `name` or `owner/name`; the prefixes `local:`, `demo:` and `preset:` are Lacuna's. A
+# path never matches: no leading slash or dot, no "..", no percent sign, at most one slash.
 _SEGMENT = r"[A-Za-z0-9][A-Za-z0-9_\-]*(?:\.[A-Za-z0-9_\-]+)*"
 MODEL_ID_PATTERN = pattern(
     rf"^(?:(?:local|demo|preset):{_SEGMENT}|{_SEGMENT}(?:/{_SEGMENT})?)$",
@@ -36,7 +36,7 @@ PositionalEncoding = Literal[
 
 
 class ModelDescription(Wire):
-    """The model that was measured, as resolved by the worker."""
+    """The model that was measured, as the worker found it."""
 
     id: str
     revision: str | None
@@ -52,9 +52,9 @@ class ModelDescription(Wire):
     parameters: int
     positional_encoding: PositionalEncoding
     window: int | None
-    """Sliding-window length in keys, if any layer has one."""
+    """Keys that a layer with a sliding window sees; null where no layer has one."""
     max_length: int | None
-    """Longest input that the configuration declares."""
+    """Longest input in tokens; null where the configuration names no limit."""
     attention_implementation: str
     block: Literal["sequential", "parallel", "mixed", "unknown"]
     """How attention and MLP branches join the residual stream."""
@@ -70,7 +70,7 @@ class WorkerModels(Wire):
     device: str
     queue: Literal["cpu", "gpu"]
     warm: list[str]
-    """Models that it holds in memory now."""
+    """Models in its memory now."""
     local: list[str]
     """`local:` names that it can load."""
 
@@ -80,7 +80,7 @@ class ModelCatalogue(Wire):
 
     demo: list[str]
     presets: list[str]
-    """Architectures known by name: usable with `weights: random` and no network."""
+    """Architectures known by name. They need `weights: random`, and no network."""
     architectures: list[str]
-    """Model types of the installed transformers that were measured by the test suite."""
+    """Model types of transformers that the test suite has measured."""
     workers: list[WorkerModels]

@@ -1,22 +1,6 @@
-"""What POST /v1/profiles takes.
+"""What POST /v1/profiles takes, and what it costs for a model of known size.
 
-What a profile request costs for a model of known size.
-
-The unit is one multiply-add of a model's forward pass; one core of a CPU does about 1.7e10 of them
-a second, with all that goes with each (the backward pass, and reading the kernels). One document
-of n tokens costs, with L layers of width w,
-
-    L n w (12 w + 2 n)
-
-12 w for the matrices of a layer and 2 n for its attention. SmolLM2 (w = 576) at 256, 1,024, 2,048
-and 4,096 tokens took 1.6e10 to 1.8e10 a second by this formula. The second-moment prediction adds,
-for each of 16 documents at most, in m <= 512 bins of positions and with H heads,
-
-    0.6 L n w (12 w + 2 n) + 1.5 L m w 12 w + 0.65 * 4 L H m^3
-
-for a pass that reads the kernels, for the gains of all branches at one token per bin, and for the
-evaluation. By it SmolLM2, GPT-2 and a Qwen2 of 24 layers took 1.6e10 to 2.1e10 a second at 256,
-1,024 and 2,048 tokens.
+`ProfileRequest.job_id` is the content address under which equal requests are one job.
 """
 
 from __future__ import annotations
@@ -29,8 +13,8 @@ from lacuna.contract.base import Wire, digest, pattern
 from lacuna.contract.models import ModelId
 
 METHOD_VERSION = "3"
-"""Changes whenever the same request would give other numbers; part of every job's and every
-profile's id, so that nothing of an older method answers for a newer one."""
+"""Changes whenever the same request gives other numbers. It is part of the id of every job and
+every profile, so that a profile of an older method never answers for a newer one."""
 MAX_SEQUENCE_LENGTH = 131_072
 MAX_DOCUMENTS = 4_096
 MAX_TEXT_CHARACTERS = 2_000_000
@@ -59,16 +43,17 @@ _Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARACTERS)]
 
 
 class Documents(Wire):
-    """What the model reads while measured; each document has exactly `sequence_length` tokens."""
+    """What the model reads during the measurement. Each document has exactly `sequence_length`
+    tokens."""
 
     source: Literal["builtin", "random_tokens", "inline", "corpus"] = "builtin"
     count: int = Field(default=16, ge=1, le=MAX_DOCUMENTS)
     texts: (
         Annotated[list[_Text], Field(fail_fast=True, min_length=1, max_length=MAX_DOCUMENTS)] | None
     ) = None
-    """The documents themselves, for `inline`; never stored, never returned."""
+    """The documents themselves, for `inline`. They are never stored and never returned."""
     name: str | None = Field(default=None, pattern=_NAME_PATTERN)
-    """Folder below the operator's corpus folder, for `corpus`."""
+    """A folder in the operator's corpus folder, for `corpus`."""
 
     @model_validator(mode="after")
     def _fields_fit_the_source(self) -> Self:
@@ -80,7 +65,7 @@ class Documents(Wire):
 
 
 class Needle(Wire):
-    """The functional curve: a fact at each depth, and the log-probability of recalling it."""
+    """The retrieval curve: the log-probability of recalling a fact that stands at each depth."""
 
     depths: int = Field(default=9, ge=2, le=64)
     facts: int = Field(default=8, ge=1, le=512)
@@ -93,14 +78,14 @@ class ProfileRequest(Wire):
     """Hub id, `local:NAME`, `demo:NAME` or `preset:NAME` (an architecture; random weights only)."""
     revision: str | None = Field(default=None, pattern=_REVISION_PATTERN)
     weights: Literal["pretrained", "random"] = "pretrained"
-    """`random` is the papers' step 0: the architecture before any training."""
+    """`random` is the papers' step 0, the architecture before any training."""
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     sequence_length: int = Field(default=256, ge=1, le=MAX_SEQUENCE_LENGTH)
     documents: Documents = Documents()
     objective: Objective | None = None
     """Default: `argmax_probability`, and `jacobian` for random weights."""
     target: str | None = Field(default=None, min_length=1, max_length=2_000)
-    """Continuation whose log-probability is differentiated, for `target_logprob`."""
+    """The continuation whose log-probability is differentiated, for `target_logprob`."""
     probes: int = Field(default=4, ge=1, le=256)
     """Random cotangents per document, for `jacobian`."""
     predictions: (
@@ -133,13 +118,13 @@ class ProfileRequest(Wire):
 
     @property
     def confidential(self) -> bool:
-        """Whether it holds the caller's own words."""
+        """Whether it holds texts of the caller's own."""
         return self.documents.texts is not None or self.target is not None
 
     def identity(self) -> dict[str, Any]:
-        """The method and the request less what does not change its result, defaults filled in.
+        """The method, and every field that changes the result, with defaults filled in.
 
-        Equal identities are one job. The caller's own texts enter by digest alone.
+        Equal identities are one job. Texts of the caller's own enter as a digest.
         """
         fields = self.model_dump(mode="json", exclude={"priority"})
         fields["method"] = METHOD_VERSION
@@ -161,14 +146,36 @@ class ProfileRequest(Wire):
 ATTENTION = 2.0
 MATRICES = 12.0
 SECOND_MOMENT_DOCUMENTS = 16
+"""Most documents that the second moment reads."""
 SECOND_MOMENT_BINS = 512
 """Most bins of positions."""
 SECOND_MOMENT_WORK = 1e11
-"""Multiply-adds 4 L H m^3 per document at which there are fewer bins."""
+"""Multiply-adds 4 L H m^3 of one document from which there are fewer bins."""
 
 
 def cost(request: ProfileRequest, layers: int, heads: int, width: int) -> float:
-    """Multiply-adds, in the unit of the module."""
+    """What a request costs, in multiply-adds of the model's forward pass.
+
+    One core of a CPU does about 1.7e10 of them a second, with all that goes with each (the backward
+    pass, and reading the kernels). One document of n tokens costs, with L layers of width w,
+
+        L n w (12 w + 2 n)
+
+    12 w for the matrices of a layer and 2 n for its attention. SmolLM2 (w = 576) at 256, 1,024,
+    2,048 and 4,096 tokens took 1.6e10 to 1.8e10 a second by this formula. The second-moment
+    prediction adds, for each of 16 documents at most, in m <= 512 bins of positions, with H heads,
+
+        0.6 L n w (12 w + 2 n) + 1.5 L m w 12 w + 0.65 * 4 L H m^3
+
+    for a pass that reads the kernels, for the gains of all branches at one token per bin, and for
+    the evaluation. By it SmolLM2, GPT-2 and a Qwen2 of 24 layers took 1.6e10 to 2.1e10 a second at
+    256, 1,024 and 2,048 tokens.
+
+    Args:
+        layers: L.
+        heads: H, of one layer.
+        width: w.
+    """
     count, length = request.documents.count, request.sequence_length
     # A forward and a backward pass cost alike; every further probe is a backward pass.
     passes = (1 + request.probes) / 2 if request.resolved_objective == "jacobian" else 1.0

@@ -1,8 +1,8 @@
-"""Statements about one curve of influence over positions; shared by profiles and rollouts.
+"""Influence profiles: the main answer of Lacuna.
 
-Influence profiles: the main answer of Lacuna.
-
-Ways to look at stored profiles: another threshold, flat rows, two profiles side by side.
+First the statements about one curve over positions, which rollouts share; then the parts of a
+profile and the profile itself; then what GET answers about stored profiles: pages, another
+dead-zone threshold, flat rows, two profiles side by side.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from lacuna.contract.base import Digest, Fraction, Wire
 from lacuna.contract.models import ModelDescription
 from lacuna.contract.profile_requests import Needle, Objective, PredictionName
 
-Threshold = float
+MAX_BINS = 16_384
+"""Most bins in which curves are answered."""
 
 
 class Interval(Wire):
-    """A confidence interval of one number."""
+    """A confidence interval of one number, `low` <= `high`."""
 
     low: float
     high: float
 
 
 class DeadZone(Wire):
-    """The longest stretch of the prompt to which the model listens less than `threshold`.
+    """The longest stretch of the prompt in which the model's density is below `threshold`.
 
-    Density 1 is what a model that weighs every position alike would give. Both densities are read
-    from the smoothed curve that decides where the zone is, so min_density <= mean_density <
-    threshold.
+    Density 1 is what a model gives that weighs every position alike. Both densities are of the
+    smoothed curve that decides where the zone is, so min_density <= mean_density < threshold.
     """
 
     start: int = Field(ge=0)
@@ -39,7 +39,7 @@ class DeadZone(Wire):
     end: int = Field(ge=1)
     """One past its last position."""
     fraction: Fraction
-    """Share of the prompt that lies inside."""
+    """Share of the prompt that is inside."""
     mean_density: float = Field(ge=0)
     """Mean of the smoothed density inside."""
     min_density: float = Field(ge=0)
@@ -51,18 +51,18 @@ class DeadZone(Wire):
     """Bootstrap band of `start` over documents; null for a theoretical curve."""
     end_band: Interval | None = None
     support: Fraction | None = None
-    """Share of the bootstrap draws that have such a zone at all; the bands are of those. Below
-    0.975 another draw of documents may well have none. Null where there are no bands."""
+    """Share of the bootstrap draws that have a zone at all; the bands are of those. Below 0.975
+    another draw of documents may well have none. Null where there are no bands."""
 
     @property
     def span(self) -> str:
-        """First and last position, as a text names a stretch: "241-255" where `end` is 256."""
+        """First and last position in words: "241-255" where `end` is 256."""
         last = self.end - 1
         return str(last) if last == self.start else f"{self.start}-{last}"
 
 
 class Shape(Wire):
-    """Where the mass of the curve lies and what such a curve is called."""
+    """Where the mass of a curve is, and the name of such a curve."""
 
     class_: Literal["u_shaped", "primacy", "recency", "flat", "collapsed"] = Field(alias="class")
     primacy_mass: Fraction
@@ -74,18 +74,18 @@ class Shape(Wire):
     """`primacy_mass` less what a uniform curve has there."""
     recency_excess: float
     thresholds: dict[str, float]
-    """The numbers behind the verdict, by name."""
+    """The numbers that decide `class`, by name."""
 
 
 class Force(Wire):
-    """What one ingredient of the architecture adds when it is switched on after the others."""
+    """What one ingredient of the architecture adds when it is switched on after the ones before."""
 
     name: Literal["causal_mask", "residual", "positional_encoding", "content"]
     influence: list[float]
     mean_position: Fraction
-    """Mean of position/(n-1) under the curve; 0 = first token, 1 = last."""
+    """Mean of position/(n-1) under the curve; 0 is the first token, 1 the last."""
     shift: float
-    """Change of `mean_position` by this force: negative is primacy, positive is recency."""
+    """Change of `mean_position` by this force. Negative is primacy, positive is recency."""
     primacy_mass: Fraction
     recency_mass: Fraction
     primacy_shift: float
@@ -96,14 +96,15 @@ class Collapse(Wire):
     """The depth limit: does the rollout collapse onto the first token?"""
 
     verdict: str
-    """"finite mixing: no collapse as layers are added" or "collapses onto the first token as layers
-    are added" for a schedule given by a formula: of its limit, not of this depth; "not collapsed at
-    this depth" or "collapsed onto the first token at this depth" for a list of coefficients: a
-    measured model has no other. Of the rollout, which may be far from what was measured."""
+    """For a schedule given by a formula, about its limit: "finite mixing: no collapse as layers are
+    added" or "collapses onto the first token as layers are added". For a list of coefficients,
+    which is all that a measured model has, about this depth: "not collapsed at this depth" or
+    "collapsed onto the first token at this depth". It is about the rollout, which may be far from
+    what was measured."""
     collapses: bool
-    """What the verdict says: of the limit where there is one, else of this depth."""
+    """What the verdict says: about the limit where there is one, else about this depth."""
     lambda_sum: float = Field(ge=0)
-    """Sum of the mixing coefficients over layers; the theorem asks whether it stays finite."""
+    """Sum of the mixing coefficients over layers. The theorem asks whether it stays finite."""
     off_diagonal_sum: float = Field(ge=0)
     """Sum over layers of lambda_t * max_i (1 - A_t[i, i])."""
     last_to_last: Fraction
@@ -113,11 +114,11 @@ class Collapse(Wire):
     row_entropy: float = Field(ge=0)
     """Entropy of the last row in nats; ln n for a uniform curve, 0 after a collapse."""
     evidence: str
-    """First what holds at this depth, then what more layers would do, then the numbers."""
+    """What holds at this depth, then what more layers would do, then the numbers."""
 
 
 class RequestEcho(Wire):
-    """The request as resolved, without the caller's own texts."""
+    """The request with defaults filled in, without texts of the caller's own."""
 
     model: str
     revision: str | None
@@ -136,7 +137,7 @@ class RequestEcho(Wire):
     """SHA-256 of the token ids of all documents."""
     target_digest: str | None
     leading_bos: bool
-    """Whether the tokenizer's own policy put a BOS token first."""
+    """Whether the tokenizer put a BOS token first, as its configuration says."""
     needle: Needle | None
 
 
@@ -144,37 +145,39 @@ class NeedleCurve(Wire):
     """Retrieval by depth: mean log-probability of a fact's value."""
 
     depth: list[Fraction]
-    """Where the fact stood, as a fraction of the context."""
+    """Place of the fact, as a fraction of the context."""
     position: list[int]
     """Token offset of the fact."""
     log_probability: list[float]
     low: list[float]
     high: list[float]
     baseline: float
-    """The same without the fact in the context."""
+    """`log_probability` without the fact in the context."""
     facts: int
     spearman_with_influence: float | None
     """Rank agreement between this curve and the density of influence over the facts' own tokens."""
 
 
 class Measured(Wire):
-    """The influence of each position on the last token's output, normalised to sum 1."""
+    """The influence of each position on the last token's output; sums to 1."""
 
     influence: list[float]
     low: list[float]
     high: list[float]
-    """95% bootstrap band over documents; of one document it has no width, its noise is unknown."""
+    """`low` and `high` are a 95% bootstrap band over documents. With one document the band has no
+    width: the noise is unknown."""
     per_document: list[float]
-    """Each document normalised first, then averaged: no document dominates."""
+    """Each document is normalised before the average, so that no document dominates."""
     documents: int
     split_half_wasserstein: float | None
-    """W1 between the two halves of the documents: how much noise remains; null for one document."""
+    """W1 distance between two halves of the documents: how much noise is left. Null for one
+    document."""
     split_half_wasserstein_per_document: float | None = None
     standard_error: list[float] | None = None
-    """Of `influence` over the random probes of `jacobian`, documents fixed; null elsewhere and with
-    one probe. `low` and `high` hold both."""
+    """Standard error of `influence` over the random probes of `jacobian`, with the documents fixed.
+    Null for other objectives and for one probe. `low` and `high` include both kinds of noise."""
     last_token_attention: list[float] | None = None
-    """Mean attention row of the last token over layers and heads; a second source, no gradient."""
+    """Attention of the last token, averaged over layers and heads; no gradient is needed for it."""
     needle: NeedleCurve | None = None
 
 
@@ -183,8 +186,8 @@ class Mixing(Wire):
 
     lambda_: list[Fraction] = Field(alias="lambda")
     layers: list[int] | None = None
-    """Each one's number in the model's own stack, from 0: a hybrid has attention in some layers
-    only. Null in profiles of method versions before 3."""
+    """Number of each layer in the model's own stack, from 0: a hybrid model has attention in some
+    layers only. Null in profiles of method versions before 3."""
     std: list[float]
     """Standard deviation over documents."""
     sum: float
@@ -194,11 +197,11 @@ class Mixing(Wire):
 
 
 class Prediction(Wire):
-    """A theoretical curve and how well it agrees with the measured one."""
+    """A predicted curve, and how well it agrees with the measured one."""
 
     influence: list[float]
     wasserstein: float
-    """W1 on positions scaled to [0, 1]."""
+    """W1 distance to the measured curve, on positions scaled to [0, 1]."""
     spearman: float | None
     dead_zone: DeadZone | None = None
 
@@ -214,7 +217,7 @@ class MonotoneCheck(Wire):
 
 
 class Environment(Wire):
-    """What the numbers were computed with."""
+    """Versions and hardware that computed the numbers."""
 
     lacuna: str
     torch: str
@@ -235,7 +238,7 @@ class Timings(Wire):
 
 
 class ProfileBody(Wire):
-    """The content-addressed part: byte-equal for equal resolved requests."""
+    """The content-addressed part of a profile: the same bytes for equal resolved requests."""
 
     id: Digest
     model: ModelDescription
@@ -253,7 +256,7 @@ class ProfileBody(Wire):
 
 
 class ProfileEnvelope(Wire):
-    """What belongs to the run and not to the content."""
+    """The part of a profile that belongs to the run."""
 
     timings: Timings
     environment: Environment
@@ -291,12 +294,12 @@ class ProfileSummary(Wire):
     documents_name: str | None = None
     seed: int = 0
     positional_encoding: Literal["on", "off"] = "on"
-    """`off`: an ablation, not the model as it is used."""
+    """`off` is an ablation, not the model as it is used."""
     content_scale: Literal["model", "raw"] = "model"
     needle: bool = False
-    """Whether retrieval was measured too."""
+    """Whether retrieval was measured."""
     pinned: bool = False
-    """Whether it is kept from eviction."""
+    """Whether it is kept whatever its age and size."""
     shape: str
     dead_zone: DeadZone | None
     primacy_mass: float
@@ -305,7 +308,7 @@ class ProfileSummary(Wire):
 
     @property
     def as_used(self) -> bool:
-        """Whether it shows the model as it is used: no ablation, and prose where it was trained."""
+        """Whether it shows the model as it is used: no ablation, and prose if it is trained."""
         prose = self.weights == "random" or self.documents_source != "random_tokens"
         return prose and self.positional_encoding == "on"
 
@@ -317,8 +320,6 @@ class ProfilePage(Wire):
     next: str | None
     """Cursor of the next page; null on the last."""
 
-
-MAX_BINS = 16_384
 
 Source = Literal["measured", "per_document", "last_token_attention", PredictionName]
 """A curve of a profile: the measured one, its equal-weight variant, the mean attention of the last
@@ -332,11 +333,11 @@ class DeadZoneView(Wire):
     source: Source
     threshold: float = Field(gt=0)
     dead_zone: DeadZone | None
-    """Null when the smoothed density is nowhere below the threshold."""
+    """Null where the smoothed density is nowhere below the threshold."""
 
 
 class SeriesRow(Wire):
-    """One position, or one bin of positions: influence by curve, under the curve's name."""
+    """One position, or one bin of positions, with each curve under its name."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, float] = Field(init=False)
@@ -350,7 +351,7 @@ class SeriesRow(Wire):
 
 
 class ComparedProfile(Wire):
-    """What one side of a comparison is."""
+    """One side of a comparison."""
 
     id: Digest
     model: str
@@ -361,7 +362,7 @@ class ComparedProfile(Wire):
     documents: int
     documents_source: str
     documents_digest: str
-    """Equal for equal tokens: then both read the same."""
+    """Equal if both profiles read the same tokens."""
     positional_encoding: Literal["on", "off"]
     content_scale: Literal["model", "raw"]
     dtype: str
@@ -373,7 +374,7 @@ class ComparedProfile(Wire):
 
 
 class ZoneChange(Wire):
-    """How the dead zone moved from a to b; ends as fractions of each prompt."""
+    """How the dead zone moved from a to b. Start and end are fractions of each prompt."""
 
     start: float
     end: float
@@ -389,19 +390,19 @@ class Comparison(Wire):
     source: Source
     bins: int
     wasserstein: Fraction
-    """W1 between the curves on positions scaled to [0, 1], after binning both alike."""
+    """W1 distance between the curves, on positions scaled to [0, 1]."""
     spearman: float | None
     noise_a: float | None
-    """Split-half Wasserstein of a: a smaller distance between profiles is not news."""
+    """Split-half W1 distance of a. A smaller distance between the profiles may be noise."""
     noise_b: float | None
     primacy_change: float
     recency_change: float
     dead_zone_change: ZoneChange | None
-    """Null unless both have a dead zone."""
+    """Null unless both profiles have a dead zone."""
     difference: list[float]
     """Per bin, mass of b less mass of a; sums to 0."""
     warnings: list[str]
-    """What else differs between the two than their models and weights, a sentence each."""
+    """What differs besides model and weights, one sentence each."""
 
     def __repr_args__(self) -> Iterator[tuple[str, object]]:
         """The two profiles and their distance, without the difference bin by bin."""

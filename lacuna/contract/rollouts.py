@@ -1,4 +1,4 @@
-"""Rollout requests and answers: theory from architecture parameters alone, no model."""
+"""Rollout requests and answers: theory from architecture parameters alone, without a model."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from pydantic import Field, model_validator
 
 from lacuna.contract.base import Fraction, Wire
 from lacuna.contract.profile_requests import PredictionName
-from lacuna.contract.profiles import Collapse, DeadZone, Force, Shape
+from lacuna.contract.profiles import MAX_BINS, Collapse, DeadZone, Force, Shape
 
 MAX_LENGTH = 1_048_576
 MAX_UNBINNED_LENGTH = 16_384
 """Longer curves are answered in bins."""
-MAX_BINS = 16_384
 MAX_LAYERS = 65_536
 MAX_HEADS = 1_024
 MAX_SLOPE = 1e3
@@ -73,10 +72,10 @@ class KernelSpec(Wire):
     """ALiBi slopes: `standard` (as published), `geometric` (2^(-8(h+1)/heads) for any number of
     heads), one per head, one per layer, or one list per layer. Default: `standard` for `alibi`."""
     window: int | None = Field(default=None, ge=1, le=MAX_LENGTH)
-    """Tokens seen, including the token itself."""
+    """How many tokens a token sees, itself included."""
     bias: _Logits | _LogitLists | None = None
-    """For `distance`: logits at distances 0, 1, ...; or one list per head. The last one holds
-    for all longer distances."""
+    """For `distance`: logits at distances 0, 1, ...; or one such list per head. The last logit
+    holds for all longer distances."""
     sink_bias: _Logit | None = None
     """For `distance`: added to the logits of the first token."""
     matrices: Annotated[list[_Matrix], Field(fail_fast=True, max_length=MAX_LAYERS)] | None = None
@@ -107,11 +106,11 @@ class KernelSpec(Wire):
 
 
 class MaskSpec(Wire):
-    """Which tokens a token can see at all."""
+    """Which tokens a token can see."""
 
     type: Literal["causal", "full", "prefix"] = "causal"
     prefix: int | None = Field(default=None, ge=0, le=MAX_LENGTH)
-    """Length of the part that everyone sees, for `prefix`."""
+    """Length of the part that every token sees, for `prefix`."""
 
     @model_validator(mode="after")
     def _prefix_fits(self) -> Self:
@@ -165,18 +164,20 @@ MixingSpec = Annotated[
 
 
 class GainSpec(Wire):
-    """Gains that the second-moment prediction needs beyond lambda, which it takes for that of
-    token 0: (attention's share there) lambda/(1 - lambda) is the gain of the value path."""
+    """Gains that the second-moment prediction needs besides lambda.
+
+    It takes lambda for attention's share at token 0, so that lambda/(1 - lambda) is the gain of the
+    value path."""
 
     mlp: Annotated[list[_Gain], Field(fail_fast=True, max_length=MAX_LAYERS)] | _Gain = 0.0
-    """Squared gain of the MLP branch at token 0, for all layers or per layer. 0 leaves out both
-    the MLP and the tokens' scales, which cancel in part."""
+    """Squared gain of the MLP branch at token 0, for all layers or per layer. 0 leaves out the MLP
+    and the tokens' scales, which cancel in part."""
     mlp_coherence: Fraction = 0.5
     """Correlation of the MLP's derivative at unrelated tokens."""
 
 
 class RolloutRequest(Wire):
-    """What POST /v1/rollouts takes; `layers`, or an `architecture`, is enough."""
+    """What POST /v1/rollouts takes; `layers` or an `architecture` is enough."""
 
     architecture: ArchitectureName | None = None
     """Fills in `layers`, `heads` and `kernel` where they are not given."""
@@ -189,7 +190,8 @@ class RolloutRequest(Wire):
     mask: MaskSpec = MaskSpec()
     content: ContentSpec = ContentSpec()
     mixing: MixingSpec = ConstantMixing()
-    """How much of each layer's output is attention; trained models sum to about 4 over layers."""
+    """How much of each layer's output is attention. In trained models it sums to about 4 over the
+    layers."""
     predictions: (
         Annotated[list[PredictionName], Field(fail_fast=True, min_length=1, max_length=7)] | None
     ) = None
@@ -199,7 +201,7 @@ class RolloutRequest(Wire):
     threshold: float = Field(default=0.75, gt=0, le=1e6)
     """Density below which a position counts as dead; 1 is uniform."""
     bins: int | None = Field(default=None, ge=1, le=MAX_BINS)
-    """Answer curves as masses of that many equal intervals. Required above 16,384 positions."""
+    """Answer curves as the masses of this many equal intervals. Required above 16,384 positions."""
 
     @model_validator(mode="after")
     def _fields_fit_each_other(self) -> Self:
@@ -222,12 +224,12 @@ class RolloutPrediction(Wire):
     mean_position: Fraction
     """Mean of position/(n-1): 0 = first token, 1 = last."""
     dead_zone: DeadZone | None
-    """In tokens, also when the curve is binned."""
+    """In tokens, even if the curve is binned."""
     shape: Shape
 
 
 class DepthWidth(Wire):
-    """Width of the dead zone for one depth, as a fraction of the prompt."""
+    """Width of the dead zone at one depth, as a fraction of the prompt."""
 
     layers: int
     width: Fraction
@@ -252,7 +254,7 @@ class CesaroReport(Wire):
     floor: float
     """Least density, next to the end: layers * a * (1-a)^(layers-1)."""
     attention_only_dead_zone_start: Fraction
-    """The same boundary without residual stream, exp(-(threshold (H-1)!)^(1/(H-1)))."""
+    """The same boundary without a residual stream, exp(-(threshold (H-1)!)^(1/(H-1)))."""
     width_by_depth: list[DepthWidth]
 
 
@@ -280,9 +282,9 @@ class RolloutResponse(Wire):
     cesaro: CesaroReport
     monotone: list[KernelMonotonicity] | None = None
     summary: list[str]
-    """What a prompt engineer needs to know, in sentences."""
+    """What this means for someone who writes a prompt, in sentences."""
     assumptions: list[str]
-    """What was assumed where the request was silent."""
+    """What was assumed where the request did not say."""
 
     def __repr_args__(self) -> Iterator[tuple[str, object]]:
         """The sizes and the names of the curves, without their numbers."""

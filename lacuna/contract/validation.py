@@ -5,8 +5,8 @@ interpreter, so every other thread waits, the event loop's included; and its tim
 number of values rather than of bytes. Counting is as fast as memory. The bounds leave room for the
 largest valid requests: a matrix of 1,024 x 1,024 numbers, or 5,000 chunks.
 
-`error_message`, `unknown_field` and `unknown_parameter` say what pydantic found: in words instead of
-a regular expression, and with the name that a misspelt one probably stands for.
+`error_message`, `unknown_field` and `unknown_parameter` say what pydantic found: in words instead
+of a regular expression, and with the name that a misspelt one probably stands for.
 """
 
 from __future__ import annotations
