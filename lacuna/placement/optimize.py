@@ -251,23 +251,25 @@ def outside_in(problem: OrderProblem) -> I64:
         ranked = np.argsort(-weight, kind="stable")
     whole = int(stride.sum())
     step = np.rint(stride * min(1.0, STATES / max(whole, 1))).astype(np.int64)
+    # Per state, the tokens placed on the left in steps: the best value, and the left block's end.
     value = np.full(int(step.sum()) + 1, -np.inf)
-    left = np.zeros(value.size, dtype=np.int64)
+    end = np.full(value.size, problem.start)
     value[0], used, placed = np.inf if worst else 0.0, 1, 0
     went_left: list[NDArray[np.bool_]] = []
     for place, i in enumerate(ranked.tolist()):
         join = np.minimum if worst and place < problem.top else np.add
         w, tokens, moves, k = float(weight[i]), int(span[i]), int(stride[i]), int(step[i])
-        at = problem.start + left[:used]
-        on_left = join(value[:used], w * (F[at + tokens] - F[at]))
-        at += whole - placed - moves
-        on_right = join(value[:used], w * (F[at + tokens] - F[at]))
-        value[:used] = on_right
+        at, so_far = end[:used], value[:used]
+        moved = at + moves
+        on_left = w * (F[tokens:].take(at) - F.take(at))
+        join(so_far, on_left, out=on_left)
+        gap = whole - placed - moves  # from the left block's end to the chunk on the right
+        on_right = w * (F[gap + tokens :].take(at) - F[gap:].take(at))
+        join(so_far, on_right, out=so_far)
         target = value[k : used + k]
         wins = on_left > target
-        moved = left[:used] + moves
-        target[wins] = on_left[wins]
-        left[k : used + k][wins] = moved[wins]
+        np.copyto(target, on_left, where=wins)
+        np.copyto(end[k : used + k], moved, where=wins)
         went_left.append(wins)
         used, placed = used + k, placed + moves
     return _walk_back(ranked, step, went_left, int(np.argmax(value)))
