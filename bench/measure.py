@@ -31,10 +31,10 @@ from torch.utils.checkpoint import checkpoint
 from lacuna.contract.profile_requests import Documents, ProfileRequest
 from service.settings import Settings
 from workers import documents
-from workers.attention.kernels import KernelTap, detail_that_fits
+from workers.attention.kernels import KernelRecorder, finest_detail
 from workers.documents import DocumentSet
 from workers.influence import influence, mixing
-from workers.influence.mixing import MixingTap, Tap
+from workers.influence.mixing import MixingRecorder, Recorder
 from workers.instrument.inspection import Instrumentation, inspect
 from workers.models.loading import LoadedModel, LoadOptions, load
 
@@ -64,9 +64,9 @@ def bare(loaded: LoadedModel, ids: Tensor) -> None:
 def two_passes(loaded: LoadedModel, found: Instrumentation, texts: DocumentSet) -> None:
     """The gradient in one pass, lambda and kernels in another."""
     influence.measure(loaded, texts, batch_size=BATCH)
-    both: list[Tap] = [
-        MixingTap(loaded.model, found.sites),
-        KernelTap(loaded.model, found, "per_head"),
+    both: list[Recorder] = [
+        MixingRecorder(loaded.model, found.branches),
+        KernelRecorder(loaded.model, found, "per_head"),
     ]
     with mixing.opened(both), torch.no_grad():
         for row in torch.split(texts.ids, BATCH):
@@ -176,13 +176,13 @@ def contenders(loaded: LoadedModel, texts: DocumentSet) -> dict[str, Contender]:
 
     def measured(*kinds: str) -> Contender:
         def contend() -> None:
-            watching: list[Tap] = []
+            watching: list[Recorder] = []
             if "mixing" in kinds:
-                watching.append(MixingTap(loaded.model, found.sites))
+                watching.append(MixingRecorder(loaded.model, found.branches))
             if "kernels" in kinds:
-                watching.append(KernelTap(loaded.model, found, "per_head"))
+                watching.append(KernelRecorder(loaded.model, found, "per_head"))
             if "mean kernels" in kinds:
-                watching.append(KernelTap(loaded.model, found, "mean"))
+                watching.append(KernelRecorder(loaded.model, found, "mean"))
             influence.measure(loaded, texts, batch_size=BATCH, mixing=watching)
 
         return contend
@@ -249,9 +249,9 @@ def peak_memory(length: int) -> None:
     found = inspect(loaded.model)
     sum(float(p.sum()) for p in loaded.model.parameters())  # the file is mapped: touch all of it
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    detail = detail_that_fits(loaded.model, found, length)
-    watching: list[Tap] = [MixingTap(loaded.model, found.sites)]
-    watching.append(KernelTap(loaded.model, found, detail))
+    detail = finest_detail(loaded.model, found, length)
+    watching: list[Recorder] = [MixingRecorder(loaded.model, found.branches)]
+    watching.append(KernelRecorder(loaded.model, found, detail))
     start = time.process_time()
     influence.measure(loaded, texts, batch_size=1, mixing=watching)
     seconds = time.process_time() - start

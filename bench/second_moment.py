@@ -24,11 +24,11 @@ from lacuna.evidence import aggregates
 from lacuna.theory import agreement
 from lacuna.theory.curve import F64
 from service.settings import Settings
-from workers.attention.kernels import KernelTap
+from workers.attention.kernels import KernelRecorder
 from workers.documents import corpus
 from workers.documents.build import DocumentSet
 from workers.influence import influence
-from workers.influence.mixing import MixingTap
+from workers.influence.mixing import MixingRecorder
 from workers.instrument import inspect
 from workers.job import predictions as predict
 from workers.models.loading import LoadedModel, LoadOptions, load
@@ -84,16 +84,16 @@ def topics(loaded: LoadedModel, count: int, draw: int) -> DocumentSet:
 
 def table(title: str, loaded: LoadedModel, texts: DocumentSet, objective: Objective) -> None:
     found = inspect(loaded.model)
-    mixing = MixingTap(loaded.model, found.sites)
-    attention = KernelTap(loaded.model, found)
+    mixing = MixingRecorder(loaded.model, found.branches)
+    attention = KernelRecorder(loaded.model, found)
     measured = influence.measure(
-        loaded, texts, objective=objective, probes=4, seed=SEED, taps=(mixing, attention)
+        loaded, texts, objective=objective, probes=4, seed=SEED, recorders=(mixing, attention)
     )
     started = time.process_time()
     second = moments.predict(loaded.model, found, texts.ids, seed=SEED, documents=len(texts.ids))
     seconds = (time.process_time() - started) / len(texts.ids)
     assert second.influence is not None, second.reason
-    evidence = predict.Evidence(LENGTH, mixing.per_document.mean(0), attention.result())
+    evidence = predict.PredictionInputs(LENGTH, mixing.per_document.mean(0), attention.result())
     predictions = {
         name: predict.predict(name, evidence)
         for name in ("attention_only", "residual", "residual_content", "measured_kernel")

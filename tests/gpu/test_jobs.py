@@ -22,11 +22,11 @@ from tiny_families import build
 from lacuna.contract.errors import OutOfMemory
 from lacuna.contract.profile_requests import Documents, ProfileRequest
 from service.settings import Settings
-from workers.attention.kernels import KernelTap
+from workers.attention.kernels import KernelRecorder
 from workers.documents import DocumentSet
 from workers.influence import batching, influence
-from workers.influence.batching import Plan
-from workers.influence.mixing import MixingTap
+from workers.influence.batching import BatchPlan
+from workers.influence.mixing import MixingRecorder
 from workers.instrument import describe_positions, inspect
 from workers.job import ProfileHandler
 from workers.models.loaded import LoadedModel
@@ -70,12 +70,12 @@ def some_documents(count: int = 3, length: int = 32) -> DocumentSet:
 def measured(model: Any, **options: Any) -> tuple[Any, ...]:
     """Norms, mixing, mean kernels and last rows."""
     found = inspect(model)
-    taps = MixingTap(model, found.sites), KernelTap(model, found, "mean")
-    result = influence.measure(dressed(model), some_documents(), taps=taps, **options)
-    layers = taps[1].result().layers
+    recorders = MixingRecorder(model, found.branches), KernelRecorder(model, found, "mean")
+    result = influence.measure(dressed(model), some_documents(), recorders=recorders, **options)
+    layers = recorders[1].result().layers
     kernels = np.stack([layer.mean_kernel() for layer in layers])
     rows = np.stack([layer.last_row for layer in layers])
-    return result.norms, taps[0].per_document, kernels, rows
+    return result.norms, recorders[0].per_document, kernels, rows
 
 
 @pytest.mark.parametrize("objective", ["argmax_probability", "jacobian"])
@@ -127,8 +127,8 @@ def test_equal_measurements_give_equal_bits(family: str) -> None:
 def test_layers_computed_twice_change_nothing(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(family).to(DEVICE)
     results = []
-    for plan in (Plan(3), Plan(3, sparing=True)):
-        monkeypatch.setattr(batching, "plan", lambda *_args, plan=plan, **_options: plan)
+    for plan in (BatchPlan(3), BatchPlan(3, checkpointing=True)):
+        monkeypatch.setattr(batching, "plan_batches", lambda *_args, plan=plan, **_options: plan)
         results.append(measured(model))
     for one, other in zip(*results, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
@@ -148,11 +148,11 @@ def test_the_second_moment_is_that_of_the_cpu(family: str) -> None:
 def test_a_full_device_is_told_under_the_taps_of_a_job(make_full: Callable[[float], None]) -> None:
     model = build("llama", max_position_embeddings=8_192).to(DEVICE)
     found = inspect(model)
-    taps = MixingTap(model, found.sites), KernelTap(model, found, "distance")
+    recorders = MixingRecorder(model, found.branches), KernelRecorder(model, found, "distance")
     given = some_documents(1, 8_192)
     make_full(8e6)
     with pytest.raises(OutOfMemory, match="largest length that fits is about"):
-        influence.measure(dressed(model), given, batch_size=1, taps=taps)
+        influence.measure(dressed(model), given, batch_size=1, recorders=recorders)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from lacuna.contract.profile_requests import Documents, ProfileRequest
 from workers import documents
 from workers.documents import DocumentSet
 from workers.influence import batching, influence
-from workers.influence.mixing import MixingTap
+from workers.influence.mixing import MixingRecorder
 from workers.instrument.inspection import inspect
 from workers.models.loading import LoadedModel, LoadOptions, load
 from workers.recall import needle
@@ -57,9 +57,9 @@ def test_float32_agrees_with_the_cpu(objective: Any, on: Callable[..., LoadedMod
     results = {}
     for device in ("cpu", "cuda"):
         loaded = on(device)
-        tap = MixingTap(loaded.model, inspect(loaded.model).sites)
-        found = influence.measure(loaded, texts(loaded), objective=objective, probes=2, taps=[tap])
-        results[device] = (found.norms, tap.per_document)
+        recorder = MixingRecorder(loaded.model, inspect(loaded.model).branches)
+        found = influence.measure(loaded, texts(loaded), objective=objective, probes=2, recorders=[recorder])
+        results[device] = (found.norms, recorder.per_document)
     for one, other in zip(results["cpu"], results["cuda"], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-2)
         assert np.abs(one - other).sum() < 1e-3 * one.sum()
@@ -82,7 +82,7 @@ def test_batches_do_not_matter(on: Callable[..., LoadedModel]) -> None:
 def test_a_full_device_halves_the_batch(on: Callable[..., LoadedModel]) -> None:
     loaded = on("cuda")
     given = texts(loaded, count=64, length=512)
-    need = batching.memory_model(loaded, given.ids).bytes(512)
+    need = batching.estimate_memory(loaded, given.ids).bytes(512)
     total = torch.cuda.get_device_properties(0).total_memory
     held = torch.cuda.memory_reserved()
     torch.cuda.set_per_process_memory_fraction(min(1.0, (held + 20 * need) / total))

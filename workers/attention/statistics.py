@@ -1,16 +1,14 @@
-"""What was seen of a model's attention, as numpy arrays.
+"""What was seen of a model's attention, as numpy arrays, and the kernels that theory rolls out.
 
-The measured kernel of a long input, from its distance profile and the column of token 0.
-
-At lengths where a layer's n x n mean kernel does not fit, two margins of it are kept per head: the
-mean weight at each distance i - j, and the weight on token 0 by query i. The kernel here has both
-exactly, and otherwise the least structure (the maximum-entropy kernel with these margins):
+`measured_kernel` is the mean kernel of a layer. At lengths where the n x n mean kernel does not fit
+into memory, two margins of it are kept per head: the mean weight at each distance i - j, and the
+weight on token 0 by query i. The kernel is then the one with both margins and otherwise the least
+structure (the maximum-entropy kernel with these margins):
 
     A[i, 0] = c_i,    A[i, j] = (s_i - c_i) w(i - j) / W_i,    W_i = w(0) + ... + w(i - 1),
 
-with s_i the sum of the row: 1, or less where an attention sink keeps a share.
-
-w is found by iterative scaling: the total at distance d of the current kernel is
+with s_i the sum of the row: 1, or less where an attention sink keeps a share. Iterative scaling
+finds w (`fit_margins`): the total at distance d of the current kernel is
 w(d) * sum_{i > d} (s_i - c_i) / W_i, and w(d) is multiplied by the measured total over this one
 (Darroch and Ratcliff, 1972). One step costs O(n) per head.
 """
@@ -28,15 +26,19 @@ from lacuna.theory.kernels import Kernel
 from workers.instrument.attention import BiasSeen
 
 F64 = NDArray[np.float64]
-Detail = Literal["per_head", "mean", "distance"]
+Detail = Literal["mean", "distance"]
+"""What is kept of a kernel: its average over heads, or two margins of it per head."""
 
 
 @dataclass(frozen=True)
 class MaskSeen:
     """The mask of one attention layer.
 
-    ``visible`` [n]: how many keys each query sees. ``kind``: "causal" (all up to itself), "window"
-    (its last ``window`` keys, itself included), "other" (chunks, prefixes, ...).
+    Attributes:
+        kind: a query sees all keys up to itself ("causal"), its last `window` keys with itself
+            ("window"), or others ("other": chunks, prefixes, ...).
+        window: in keys; None unless the kind is "window".
+        visible: how many keys each query sees, [n].
     """
 
     kind: Literal["causal", "window", "other"]
@@ -48,13 +50,19 @@ class MaskSeen:
 class LayerStatistics:
     """Means over documents for one attention layer of H heads and inputs of n tokens.
 
-    ``weights``: [H, n, n] (detail per_head; [H, b, b] when binned) or [n, n] (mean), else None.
-    ``distance`` [H, n]: mean weight on the token at that distance, token 0 left out, over the
-    queries that have one. ``first`` [H, n]: mean weight on token 0, by query. ``row_sums`` [H, n]:
-    1, less with sinks. All three None except for detail distance.
-    ``last_row`` [H, n]: the last query's weights.
-    ``diagonal``, ``off_diagonal`` [H]: mean of ``scaling * q.k`` before soft-capping, bias and
-    mask, on the diagonal and over the visible pairs below it. Rows sum to less than 1 with sinks.
+    Attributes:
+        heads: H.
+        weights: [n, n], the kernel averaged over heads; None unless the detail is "mean".
+        distance: [H, n], mean weight on the token at each distance, token 0 left out, over the
+            queries that have one; None unless the detail is "distance", as the next two.
+        first: [H, n], mean weight on token 0, by query.
+        row_sums: [H, n], 1, or less where attention sinks draw weight.
+        last_row: [H, n], the last query's weights.
+        diagonal: [H], mean of `scaling * q.k` on the diagonal, before soft-capping, bias and mask.
+        off_diagonal: [H], the same over the visible pairs below the diagonal.
+        scaling: the model's factor of q.k.
+        mask: what the queries really saw.
+        bias: what was added to the logits by position; None without.
     """
 
     heads: int
@@ -69,18 +77,20 @@ class LayerStatistics:
     mask: MaskSeen
     bias: BiasSeen | None
 
-    def head_kernels(self) -> F64:
-        """[H, n, n] (or [H, b, b] binned); only for detail per_head."""
-        if self.weights is None or self.weights.ndim != 3:
-            raise ValueError("Kernels per head were not kept: measure with detail 'per_head'.")
+    def mean_kernel(self) -> F64:
+        """[n, n], averaged over heads.
+
+        Raises:
+            ValueError: the detail is "distance", so it was not kept.
+        """
+        if self.weights is None:
+            raise ValueError("No kernel was kept: measure with detail 'mean'.")
         return self.weights.astype(np.float64)
 
-    def mean_kernel(self) -> F64:
-        """[n, n], averaged over heads; not for detail distance."""
-        if self.weights is None:
-            raise ValueError("No kernel was kept: measure with detail 'per_head' or 'mean'.")
-        weights = self.weights.astype(np.float64)
-        return np.asarray(weights.mean(0)) if weights.ndim == 3 else weights
+    def stochastic_kernel(self) -> F64:
+        """`mean_kernel` with rows that sum to 1: sinks keep a share, and float32 rounds."""
+        kernel = self.mean_kernel()
+        return np.asarray(kernel / kernel.sum(axis=-1, keepdims=True))
 
     def content(self, scale: Literal["model", "raw"] = "model") -> F64:
         """Mean content logit on the diagonal less off it, [H].
@@ -93,7 +103,14 @@ class LayerStatistics:
 
 @dataclass(frozen=True)
 class KernelStatistics:
-    """All attention layers, the first nearest the embeddings."""
+    """All attention layers, the first nearest the embeddings; K documents of n tokens.
+
+    Attributes:
+        layers: one per attention branch.
+        documents: K.
+        length: n.
+        detail: what was kept of each kernel.
+    """
 
     layers: tuple[LayerStatistics, ...]
     documents: int
@@ -112,15 +129,10 @@ def join_heads(parts: list[LayerStatistics]) -> LayerStatistics:
     first = parts[0]
     if len(parts) == 1:
         return first
-    weights = [part.weights for part in parts]
-    per_head = first.weights is not None and first.weights.ndim == 3
-    joined: NDArray[np.float32] | None = None
-    if first.weights is not None:
-        arrays = [w for w in weights if w is not None]
-        joined = np.concatenate(arrays) if per_head else np.mean(arrays, axis=0, dtype=np.float32)
+    kernels = [part.weights for part in parts if part.weights is not None]
     return LayerStatistics(
         heads=sum(part.heads for part in parts),
-        weights=joined,
+        weights=np.mean(kernels, axis=0, dtype=np.float32) if kernels else None,
         distance=_concatenated([part.distance for part in parts]),
         first=_concatenated([part.first for part in parts]),
         row_sums=_concatenated([part.row_sums for part in parts]),
@@ -139,7 +151,12 @@ def _concatenated(arrays: list[F64 | None]) -> F64 | None:
 
 
 def mask_seen(visible: NDArray[np.int64], first: NDArray[np.int64]) -> MaskSeen:
-    """Classify a mask by how many keys each query sees and which is the first of them."""
+    """Classify a mask.
+
+    Args:
+        visible: how many keys each query sees, [n].
+        first: which is the first of them, [n].
+    """
     rows = np.arange(len(visible))
     contiguous = bool((first == rows + 1 - visible).all())
     if contiguous and bool((visible == rows + 1).all()):
@@ -151,23 +168,21 @@ def mask_seen(visible: NDArray[np.int64], first: NDArray[np.int64]) -> MaskSeen:
 
 
 def measured_kernel(layer: LayerStatistics) -> Kernel:
-    """A layer's mean kernel over documents, to roll out: `measured_kernel` of the predictions.
+    """A layer's mean kernel over documents and heads, as the rollout needs it: rows sum to 1.
 
-    The kernel itself, averaged over heads, where it was kept; otherwise the one with the same
-    distance profile and column of token 0. Rows sum to 1.
+    Where it was not kept, the kernel with the same margins takes its place.
     """
     if layer.weights is None:
         assert layer.distance is not None
         assert layer.first is not None
-        return fit(layer.distance, layer.first, layer.row_sums)
-    kernel = layer.mean_kernel()
-    return theory.measured(kernel / kernel.sum(axis=-1, keepdims=True))
+        return fit_margins(layer.distance, layer.first, layer.row_sums)
+    return theory.measured(layer.stochastic_kernel())
 
 
-class ProfileKernel:
-    """Implements `lacuna.theory.kernels.Kernel` from w, c and s, all [H, n].
+class MarginKernel:
+    """The kernel of the module's formula from w, c and s, all [H, n].
 
-    Rows of the head average are scaled to sum 1, as a rollout needs.
+    It implements `lacuna.theory.kernels.Kernel`. Rows of the head average are scaled to sum 1.
     """
 
     def __init__(self, weights: F64, first: F64, sums: F64) -> None:
@@ -216,9 +231,9 @@ class ProfileKernel:
         return float(1 - diagonal.mean(0).min())
 
 
-def fit(
+def fit_margins(
     distance: F64, first: F64, sums: F64 | None = None, *, steps: int = 500, tolerance: float = 1e-6
-) -> ProfileKernel:
+) -> MarginKernel:
     """The kernel whose margins are ``distance`` and ``first``.
 
     Args:
@@ -226,9 +241,9 @@ def fit(
             out; as `LayerStatistics.distance`.
         first: [H, n] in [0, 1], mean weight on token 0 by query; as `LayerStatistics.first`.
         sums: [H, n], row sums, as `LayerStatistics.row_sums`; None: all 1.
-        steps: at most so many.
-        tolerance: largest relative error of a distance's total at which to stop, for distances that
-            hold at least a millionth of the weight.
+        steps: most steps of iterative scaling.
+        tolerance: stop when no distance's total is off by more, relative to it; distances with less
+            than a millionth of the weight do not count.
     """
     n = first.shape[1]
     queries = np.maximum(np.arange(n - 1, -1, -1), 0)
@@ -248,7 +263,7 @@ def fit(
         weights /= np.maximum(weights.max(1, keepdims=True), 1e-300)
         if not heavy.any() or np.abs(factor[heavy] - 1).max() < tolerance:
             break
-    return ProfileKernel(weights, first, sums)
+    return MarginKernel(weights, first, sums)
 
 
 def _below(weights: F64) -> F64:

@@ -24,7 +24,6 @@ from lacuna.contract.errors import DocumentsUnusable, LacunaError
 from lacuna.contract.profile_requests import Documents
 from workers.documents import corpus
 from workers.documents.tokens import Policy, encode_beginning, policy
-from workers.models.facts import scores, vocabulary
 from workers.models.loaded import LoadedModel
 
 
@@ -179,7 +178,7 @@ def _bodies(
 ) -> tuple[list[list[int]], tuple[str, ...]]:
     tokenizer, count = loaded.tokenizer, spec.count
     if source == "random_tokens":
-        size = vocabulary(loaded.model)
+        size = loaded.vocabulary
         return random_pieces(tokenizer, size, room, count, seed), ()
     if source == "inline":
         return inline_pieces(tokenizer, list(spec.texts or ()), room, count)
@@ -211,9 +210,9 @@ def check_vocabulary(
     Raises:
         DocumentsUnusable, or the kind asked for: names the highest token.
     """
-    highest, rows = int(ids.max()), vocabulary(loaded.model)
+    highest, rows = int(ids.max()), loaded.vocabulary
     if scored:
-        rows = min(rows, scores(loaded.model))
+        rows = min(rows, loaded.scored_vocabulary)
     if highest >= rows:
         raise kind(
             f"`{field}`: the tokenizer of {loaded.id} gives token {highest}, its embedding table "

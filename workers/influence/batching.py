@@ -1,24 +1,24 @@
-"""Trading time for memory: each decoder layer's forward pass is repeated during the backward pass.
+"""How many documents a pass reads at once, and running all of them in such batches.
 
-Only the layers' inputs stay in memory in between. Gradients are the same to the bit; the pass
-takes about a third longer (the forward pass twice). transformers' own gradient checkpointing does
-nothing in evaluation mode, so the layers are wrapped here. Hooks see a layer's inside twice: taps
-have to leave out the repetition, as those of `workers.instrument` do.
+`plan_batches` decides the size, `run_batches` runs and halves it when an allocation fails.
 
-How many documents at once: a size that does not depend on the machine's load, unless it must.
+On a CPU a batch of more than some hundred tokens gains nothing; on a GPU ten thousand or so fill
+it. The size follows from the length alone, so that the same request gives the same bits. Free
+memory can only lower it, and so can a failed allocation.
 
-On the CPU a batch beyond some hundred tokens gains nothing, on a GPU some ten thousand fill it.
-The size follows from the length alone, so that the same request gives the same bits; free memory
-only lowers it, and so does an allocation that fails.
+When not even one document fits, its layers are computed twice: gradient checkpointing keeps only
+the layers' inputs for the backward pass. The gradients are the same to the bit, and the pass takes
+about a third longer.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -27,213 +27,159 @@ from torch.utils.checkpoint import checkpoint
 from lacuna.architectures import table
 from lacuna.contract.errors import OutOfMemory
 from workers.faults import is_out_of_memory
-from workers.influence import mixing as tapping
-from workers.influence import passes
-from workers.influence.mixing import Tap
-from workers.models import facts
+from workers.instrument.model_pass import last_logits, pass_hooks
 from workers.models.loaded import LoadedModel, available_bytes, gigabytes
 
-
-def decoder_layers(model: nn.Module) -> list[nn.Module]:
-    """The stack that holds most parameters; empty when the model has no list of layers."""
-    stacks = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    largest = max(stacks, key=_size, default=None)
-    return [] if largest is None or len(largest) < 2 else list(dict.fromkeys(largest))
-
-
-@contextmanager
-def layer_checkpointing(model: nn.Module) -> Iterator[None]:
-    """Passes inside recompute every decoder layer for the backward pass."""
-    layers = decoder_layers(model)
-    for layer in layers:
-        layer.forward = _repeating(layer.forward)
-    try:
-        yield
-    finally:
-        for layer in layers:
-            del layer.forward  # the class's own comes back
-
-
-def _repeating(forward: Callable[..., Any]) -> Callable[..., Any]:
-    def repeated(*args: Any, **kwargs: Any) -> Any:
-        # Nothing is random in evaluation mode: no generator state to keep.
-        return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
-
-    return repeated
-
-
-def _size(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
 _TOKENS = {"cpu": 512, "cuda": 16_384}
+"""Tokens of a batch that keep a device busy."""
 _SHARE = 0.6
-"""Of the free memory: the backward pass needs some beside what the forward pass has saved."""
+"""Of the free memory: the backward pass also needs what the forward pass did not save."""
 _PROBE_LENGTHS = (16, 32)
 
 
-@dataclass(frozen=True)
-class MemoryModel:
-    """Bytes that one document's forward pass saves for its backward pass, by its length n.
+class Recorder(Protocol):
+    """Records statistics while the passes of another measurement run.
 
-    constant + linear n + quadratic n^2; the last is there when attention is not fused.
+    Its hooks are set while the context is open.
     """
 
-    linear: float
-    quadratic: float
-    constant: float = 0.0
+    def __enter__(self) -> Any:
+        """Set the hooks."""
 
-    def bytes(self, length: int) -> float:
-        """Of one document of `length` tokens."""
-        return self.constant + self.linear * length + self.quadratic * length**2
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> bool | None:
+        """Remove the hooks."""
 
-    def longest(self, available: float) -> int:
-        """Length of the longest document that fits."""
-        available = max(0.0, available - self.constant)
-        if self.quadratic <= 0:
-            return int(available / max(self.linear, 1.0))
-        root = math.sqrt(self.linear**2 + 4 * self.quadratic * available)
-        return int((root - self.linear) / (2 * self.quadratic))
+    def start_batch(self, ids: Tensor) -> None:
+        """A forward pass over `ids` [B, n] comes next."""
 
+    def end_batch(self) -> None:
+        """Forward and backward pass are complete: keep what they showed."""
 
-def memory_model(loaded: LoadedModel, ids: Tensor, keep: int = 1) -> MemoryModel:
-    """Measure by two short passes of one document, counting what autograd saves.
+    def reset(self) -> None:
+        """Forget all passes: the documents will be read again from the first."""
 
-    `keep` positions' logits come on top, and what is computed from them.
-    """
-    short, long = _PROBE_LENGTHS
-    length = ids.shape[1]
-    if length <= long:
-        return MemoryModel(_saved_bytes(loaded, ids[:1]) / length, 0.0, _said(loaded, keep))
-    a, b = (_saved_bytes(loaded, ids[:1, :size]) for size in (short, long))
-    quadratic = max(0.0, (b / long - a / short) / (long - short))
-    return MemoryModel(b / long - quadratic * long, quadratic, _said(loaded, keep))
-
-
-def _said(loaded: LoadedModel, keep: int) -> float:
-    """Logits in float32, their logarithmic softmax and a gradient, of `keep` positions."""
-    return 3.0 * torch.float32.itemsize * keep * facts.scores(loaded.model)
+    def held_bytes(self, length: int) -> int:
+        """Memory that its sums take on the device, for documents of `length` tokens."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How to run the documents: `size` at once, and whether layers are computed twice.
+class BatchPlan:
+    """How to run the documents.
 
-    `gradients` says whether there is a backward pass, for which alone that helps.
+    Attributes:
+        size: documents at once.
+        checkpointing: compute the layers twice, to save memory.
+        gradients: whether there is a backward pass; without one checkpointing saves nothing.
     """
 
     size: int
-    sparing: bool = False
+    checkpointing: bool = False
     gradients: bool = True
 
 
-def plan(
+def plan_batches(
     loaded: LoadedModel,
     ids: Tensor,
     batch_size: int,
     *,
     gradients: bool = True,
     keep: int = 1,
-    taps: Sequence[Tap] = (),
-) -> Plan:
-    """Documents per batch: `batch_size`, or with 0 what suits length, device and free memory.
+    recorders: Sequence[Recorder] = (),
+) -> BatchPlan:
+    """Choose how many documents to run at once, and whether to compute their layers twice.
 
-    When one document fits only if its layers are computed twice, they are. `keep` positions'
-    logits are wanted; `taps` hold sums of their own.
+    Args:
+        loaded: the model.
+        ids: the documents, [K, n].
+        batch_size: documents at once; 0 chooses by length, device and free memory.
+        gradients: whether there is a backward pass.
+        keep: positions whose logits are computed.
+        recorders: what records during the passes.
 
     Raises:
         OutOfMemory: one document does not fit; names the largest length that does.
     """
     count, length = ids.shape
     wanted = max(1, min(count, batch_size or _TOKENS[loaded.device.type] // length))
-    fits = _SHARE * available_bytes(loaded.device) - tapping.held_bytes(taps, length)
-    if wanted * (_generous_bytes(loaded, length) + _said(loaded, keep)) < fits:
-        return Plan(wanted, gradients=gradients)  # no doubt: not worth the probe's two passes
-    model = memory_model(loaded, ids, keep)
-    spare = _one_layer_at_a_time(loaded, model)
+    fits = _SHARE * available_bytes(loaded.device) - _held_bytes(recorders, length)
+    if wanted * (_generous_bytes(loaded, length) + _logit_bytes(loaded, keep)) < fits:
+        return BatchPlan(wanted, gradients=gradients)  # clear without the estimate's two passes
+    estimate = estimate_memory(loaded, ids, keep)
+    checkpointed = _checkpointed(loaded, estimate)
     if not gradients:
-        model = spare  # what is freed layer by layer
-    needed = model.bytes(length)
+        estimate = checkpointed  # a forward pass frees layer by layer too
+    needed = estimate.bytes(length)
     if needed > fits:
-        model, needed = spare, spare.bytes(length)
+        needed = checkpointed.bytes(length)
         if needed > fits:
-            raise too_big(loaded, length, model, taps)
-        return Plan(max(1, min(wanted, int(fits / needed))), gradients, gradients)
+            raise _too_long(loaded, length, checkpointed, recorders)
+        return BatchPlan(max(1, min(wanted, int(fits / needed))), gradients, gradients)
     size = wanted if batch_size else max(1, min(wanted, int(fits / max(needed, 1.0))))
-    return Plan(size, gradients=gradients)
+    return BatchPlan(size, gradients=gradients)
 
 
-def _one_layer_at_a_time(loaded: LoadedModel, model: MemoryModel) -> MemoryModel:
-    """Every layer's input, and the inside of two layers: one computed, one being freed."""
-    layers = max(1, len(decoder_layers(loaded.model)))
-    share = min(1.0, 2 / layers)
-    inputs = layers * facts.width(loaded.model) * loaded.dtype.itemsize
-    return MemoryModel(model.linear * share + inputs, model.quadratic * share, model.constant)
-
-
-def _generous_bytes(loaded: LoadedModel, length: int) -> float:
-    """More than any model was seen to need per document: about five times what a Llama saves."""
-    depth, heads = table.layers(loaded.text_config), table.heads(loaded.text_config)
-    return depth * length * (256.0 * facts.width(loaded.model) + 16.0 * heads * length)
-
-
-def too_big(
-    loaded: LoadedModel, length: int, model: MemoryModel, taps: Sequence[Tap] = ()
-) -> OutOfMemory:
-    """The failure for a document that does not fit alone, by the thriftiest way of running it."""
-    free, held = available_bytes(loaded.device), tapping.held_bytes(taps, length)
-    longest = min(length - 1, model.longest(_SHARE * free - held))
-    return OutOfMemory(
-        f"`sequence_length`: one document of {length} tokens needs about "
-        f"{gigabytes(model.bytes(length) + held)} on {loaded.device}, {gigabytes(free)} are free; "
-        f"the largest length that fits is about {longest}",
-        field="sequence_length",
-    )
-
-
-def run(
+def run_batches(
     loaded: LoadedModel,
     ids: Tensor,
-    how: Plan,
+    plan: BatchPlan,
     one_batch: Callable[[int, Tensor], None],
     *,
-    taps: Sequence[Tap] = (),
-    restart: Callable[[], bool] | None = None,
+    recorders: Sequence[Recorder] = (),
+    restart: Callable[[], None] | None = None,
 ) -> int:
     """Call `one_batch(first, ids[first : first + size])` until all documents are done.
 
-    Batches are moved to the model's device one by one. When an allocation fails the size is halved
-    and the batch tried again; with `restart`, which clears the traces that passes leave, all
-    documents are read from the first on. It says False when they cannot be cleared. One document
-    that does not fit alone is tried once more with its layers computed twice. `taps` are open
-    during these passes only.
+    A failed allocation halves the size. One document that does not fit alone is tried once more
+    with its layers computed twice.
+
+    Args:
+        loaded: the model; each batch is moved to its device when its turn comes.
+        ids: the documents, [K, n].
+        plan: from `plan_batches`.
+        one_batch: runs a batch.
+        recorders: open during these passes only.
+        restart: forgets all that earlier batches left; then a smaller size starts from the first
+            document. None: it goes on with the batch that failed.
 
     Returns:
-        The batch size in the end.
+        The batch size at the end.
 
     Raises:
-        OutOfMemory: an allocation failed for a batch of one, or must not be tried again.
+        OutOfMemory: one document does not fit; names the largest length that does.
     """
-    size = _attempt(loaded, ids, how, one_batch, taps, restart)
-    if not size and how.gradients and not how.sparing and (restart is None or restart()):
-        size = _attempt(loaded, ids, Plan(1, sparing=True), one_batch, taps, restart)
-    if not size:  # the estimate takes passes of its own, which no tap may see
-        thrifty = _one_layer_at_a_time(loaded, memory_model(loaded, ids))
-        raise too_big(loaded, ids.shape[1], thrifty, taps)
+    size = _attempt(loaded, ids, plan, one_batch, recorders, restart)
+    if not size and plan.gradients and not plan.checkpointing:
+        if restart is not None:
+            restart()
+        plan = BatchPlan(1, checkpointing=True)
+        size = _attempt(loaded, ids, plan, one_batch, recorders, restart)
+    if not size:  # the estimate runs passes of its own, which no recorder may see
+        estimate = _checkpointed(loaded, estimate_memory(loaded, ids))
+        raise _too_long(loaded, ids.shape[1], estimate, recorders)
     return size
 
 
 def _attempt(
     loaded: LoadedModel,
     ids: Tensor,
-    how: Plan,
+    plan: BatchPlan,
     one_batch: Callable[[int, Tensor], None],
-    taps: Sequence[Tap],
-    restart: Callable[[], bool] | None,
+    recorders: Sequence[Recorder],
+    restart: Callable[[], None] | None,
 ) -> int:
-    """The batch size in the end; 0 when one document does not fit."""
-    first, size = 0, how.size
-    with layer_checkpointing(loaded.model) if how.sparing else nullcontext(), tapping.opened(taps):
+    """The batch size at the end; 0 when one document does not fit."""
+    first, size = 0, plan.size
+    with ExitStack() as stack:
+        if plan.checkpointing:
+            stack.enter_context(gradient_checkpointing(loaded.model))
+        for recorder in recorders:
+            stack.enter_context(recorder)
         while first < len(ids):
             batch = ids[first : first + size]
             if _fits(one_batch, first, batch, loaded.device):
@@ -243,13 +189,10 @@ def _attempt(
                 torch.cuda.empty_cache()
             if len(batch) == 1:
                 return 0
-            if restart is not None and not restart():
-                raise OutOfMemory(
-                    f"{len(batch)} documents of {ids.shape[1]} tokens do not fit on "
-                    f"{loaded.device} together; set a lower LACUNA_BATCH_SIZE on the worker"
-                )
             size = max(1, len(batch) // 2)
-            first = first if restart is None else 0
+            if restart is not None:
+                restart()
+                first = 0
     return size
 
 
@@ -265,6 +208,90 @@ def _fits(
     return True
 
 
+# --- gradient checkpointing -----------------------------------------------------------------------
+
+
+def decoder_layers(model: nn.Module) -> list[nn.Module]:
+    """The module list with the most parameters; empty when the model has no list of layers."""
+    stacks = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    largest = max(stacks, key=_parameters, default=None)
+    return [] if largest is None or len(largest) < 2 else list(dict.fromkeys(largest))
+
+
+def _parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+@contextmanager
+def gradient_checkpointing(model: nn.Module) -> Iterator[None]:
+    """Passes inside compute every decoder layer again during the backward pass.
+
+    transformers' own gradient checkpointing does nothing in evaluation mode, so the layers are
+    wrapped here. Hooks inside a layer run twice; see `instrument.branches.recomputing`.
+    """
+    layers = decoder_layers(model)
+    for layer in layers:
+        layer.forward = _checkpointing(layer.forward)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward  # the method of the class shows again
+
+
+def _checkpointing(forward: Callable[..., Any]) -> Callable[..., Any]:
+    def repeated(*args: Any, **kwargs: Any) -> Any:
+        # Nothing is random in evaluation mode, so no generator state is saved.
+        return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
+
+    return repeated
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes that one document's forward pass saves for its backward pass, by its length n.
+
+    They are constant + linear n + quadratic n^2; the last when attention is not fused.
+    """
+
+    linear: float
+    quadratic: float
+    constant: float = 0.0
+
+    def bytes(self, length: int) -> float:
+        """Bytes of one document of `length` tokens."""
+        return self.constant + self.linear * length + self.quadratic * length**2
+
+    def longest(self, available: float) -> int:
+        """Tokens of the longest document that fits into `available` bytes."""
+        available = max(0.0, available - self.constant)
+        if self.quadratic <= 0:
+            return int(available / max(self.linear, 1.0))
+        root = math.sqrt(self.linear**2 + 4 * self.quadratic * available)
+        return int((root - self.linear) / (2 * self.quadratic))
+
+
+def estimate_memory(loaded: LoadedModel, ids: Tensor, keep: int = 1) -> MemoryEstimate:
+    """Estimate by two short passes of one document, which count what autograd saves.
+
+    Args:
+        loaded: the model.
+        ids: the documents, [K, n].
+        keep: positions whose logits are computed; they and what follows from them are added.
+    """
+    short, long = _PROBE_LENGTHS
+    length = ids.shape[1]
+    logits = _logit_bytes(loaded, keep)
+    if length <= long:
+        return MemoryEstimate(_saved_bytes(loaded, ids[:1]) / length, 0.0, logits)
+    a, b = (_saved_bytes(loaded, ids[:1, :size]) for size in (short, long))
+    quadratic = max(0.0, (b / long - a / short) / (long - short))
+    return MemoryEstimate(b / long - quadratic * long, quadratic, logits)
+
+
 def _saved_bytes(loaded: LoadedModel, ids: Tensor) -> int:
     storages: dict[int, int] = {}
     weights = {p.untyped_storage().data_ptr() for p in loaded.model.parameters()}
@@ -277,10 +304,48 @@ def _saved_bytes(loaded: LoadedModel, ids: Tensor) -> int:
 
     with (
         torch.enable_grad(),
-        passes.observed(loaded.model, keep=1, gradients=True) as seen,
+        pass_hooks(loaded.model, keep=1, gradients=True) as trace,
         torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor),
     ):
-        kept = passes.logits(loaded.model, ids.to(loaded.device), seen, keep=1)
+        kept = last_logits(loaded.model, ids.to(loaded.device), trace, keep=1)
         total = sum(storages.values())
-        del kept  # the graph had to live until here, so that no storage is counted twice
+        del kept  # the graph lived until here, so no address was reused and counted twice
     return total
+
+
+def _logit_bytes(loaded: LoadedModel, keep: int) -> float:
+    """Logits in float32, their logarithmic softmax and a gradient, of `keep` positions."""
+    return 3.0 * torch.float32.itemsize * keep * loaded.scored_vocabulary
+
+
+def _checkpointed(loaded: LoadedModel, estimate: MemoryEstimate) -> MemoryEstimate:
+    """Every layer's input, and the inside of two layers: one is computed, one is being freed."""
+    layers = max(1, len(decoder_layers(loaded.model)))
+    share = min(1.0, 2 / layers)
+    inputs = layers * loaded.width * loaded.dtype.itemsize
+    linear = estimate.linear * share + inputs
+    return MemoryEstimate(linear, estimate.quadratic * share, estimate.constant)
+
+
+def _generous_bytes(loaded: LoadedModel, length: int) -> float:
+    """More per document than any model needed in our tests: about five times what a Llama saves."""
+    depth, heads = table.layers(loaded.text_config), table.heads(loaded.text_config)
+    return depth * length * (256.0 * loaded.width + 16.0 * heads * length)
+
+
+def _held_bytes(recorders: Sequence[Recorder], length: int) -> int:
+    return sum(recorder.held_bytes(length) for recorder in recorders)
+
+
+def _too_long(
+    loaded: LoadedModel, length: int, estimate: MemoryEstimate, recorders: Sequence[Recorder]
+) -> OutOfMemory:
+    """The error for a document that does not fit alone, with the length that would."""
+    free, held = available_bytes(loaded.device), _held_bytes(recorders, length)
+    longest = min(length - 1, estimate.longest(_SHARE * free - held))
+    return OutOfMemory(
+        f"`sequence_length`: one document of {length} tokens needs about "
+        f"{gigabytes(estimate.bytes(length) + held)} on {loaded.device}, {gigabytes(free)} are "
+        f"free; the largest length that fits is about {longest}",
+        field="sequence_length",
+    )

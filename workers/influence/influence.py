@@ -1,7 +1,7 @@
 """Measured influence: how much each prompt token moves what the model says after the last one.
 
 g(j) = | d s / d e_j |_2, e_j the input embedding of token j, for a scalar s read at the last
-position. Objectives:
+position. The objectives:
 
     argmax_probability  s = probability of the most likely next token
                         (Herasimchyk et al., arXiv 2602.16837)
@@ -10,9 +10,9 @@ position. Objectives:
                         averaged as root mean square (Chowdhury, arXiv 2603.10123)
     target_logprob      s = log-probability of a given continuation
 
-One forward and one backward pass per batch; documents in a batch do not touch each other, so the
-result does not depend on the batch size (up to rounding). Taps gather their statistics in the same
-pass.
+Each batch takes one forward and one backward pass. Documents in a batch do not reach each other, so
+the result does not depend on the batch size (up to rounding). Recorders gather their statistics in
+the same pass. `measured_to_wire` is what a profile says of the result.
 """
 
 from __future__ import annotations
@@ -20,23 +20,35 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lacuna.contract.base import rounded, rounded_list
 from lacuna.contract.errors import InvalidRequest, ModelUnsupported, NotFinite
 from lacuna.contract.profile_requests import Objective
+from lacuna.contract.profiles import Measured
+from lacuna.evidence import aggregates
 from workers.documents import DocumentSet, check_vocabulary
-from workers.influence import batching, passes
-from workers.influence import mixing as tapping
-from workers.influence.mixing import Tap
-from workers.influence.passes import Check, go_on, gradients, interruptible, throttled
-from workers.models.facts import check_length
-from workers.models.loaded import LoadedModel
+from workers.influence import batching
+from workers.influence.batching import Recorder
+from workers.instrument import model_pass
+from workers.instrument.model_pass import (
+    Check,
+    deterministic_grad,
+    interruptible,
+    no_check,
+    throttled,
+)
+from workers.models.loaded import LoadedModel, check_length
 
 F64 = NDArray[np.float64]
+
+DRAWS = 200
+"""Bootstrap draws of documents behind the bands."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +59,7 @@ class InfluenceResult:
         norms: g, [K, n], not normalised. For `jacobian` the root mean square over probes.
         scores: s of each document, [K]; for `jacobian` the norm of h.
         standard_error: of `norms` over probes, [K, n]; None unless `jacobian` has several.
-        batch_size: documents per batch in the end.
+        batch_size: documents per batch at the end.
         seconds: wall time of all passes.
     """
 
@@ -74,9 +86,9 @@ def measure(
     seed: int = 0,
     target_ids: Sequence[int] | None = None,
     batch_size: int = 0,
-    taps: Sequence[Tap] = (),
+    recorders: Sequence[Recorder] = (),
     on_batch: Callable[[int, int], None] | None = None,
-    check: Check = go_on,
+    check: Check = no_check,
 ) -> InfluenceResult:
     """Measure the influence of each token of each document.
 
@@ -85,11 +97,11 @@ def measure(
         documents: K documents of n tokens.
         objective: see the module.
         probes: random cotangents per document, for `jacobian`.
-        seed: of the probes; each document's depend on its index alone.
+        seed: of the probes; those of a document depend on it and on the document's index only.
         target_ids: the continuation's tokens, for `target_logprob`.
         batch_size: documents at once; 0 chooses.
-        taps: gather statistics in the same pass (with a continuation of several tokens in a
-            forward pass of their own, over the documents alone).
+        recorders: record in the same passes. With a continuation of several tokens they get forward
+            passes of their own, over the documents alone.
         on_batch: called with (documents done, documents in all) after each batch; what it raises
             ends the measurement.
         check: called several times a second, also within a pass; what it raises ends the
@@ -109,24 +121,29 @@ def measure(
     keep = 1
 
     def one_batch(first: int, batch: Tensor) -> None:
-        tapping.start(taps, batch)
+        for recorder in recorders:
+            recorder.start_batch(batch)
         found = one_pass(first, batch)
-        tapping.end(taps)
+        for recorder in recorders:
+            recorder.end_batch()
         _check_finite(loaded, found)
         done.append(found)
         if on_batch is not None:
             on_batch(first + len(batch), len(ids))
 
-    def restart() -> bool:
+    def restart() -> None:
         done.clear()
-        return tapping.reset(taps)
+        for recorder in recorders:
+            recorder.reset()
 
     with interruptible(loaded.model, throttled(check)):
         if objective == "target_logprob" and target_ids is not None and len(target_ids) > 1:
-            _forward_only(loaded, ids, batch_size, taps)
-            taps, keep = (), len(target_ids)
-        how = batching.plan(loaded, ids, batch_size, keep=keep, taps=taps)
-        size = batching.run(loaded, ids, how, one_batch, taps=taps, restart=restart)
+            _record_alone(loaded, ids, batch_size, recorders)
+            recorders, keep = (), len(target_ids)
+        plan = batching.plan_batches(loaded, ids, batch_size, keep=keep, recorders=recorders)
+        size = batching.run_batches(
+            loaded, ids, plan, one_batch, recorders=recorders, restart=restart
+        )
     errors = [batch.standard_error for batch in done if batch.standard_error is not None]
     return InfluenceResult(
         norms=_joined([batch.norms for batch in done]),
@@ -135,6 +152,32 @@ def measure(
         batch_size=size,
         seconds=time.perf_counter() - start,
     )
+
+
+def _record_alone(
+    loaded: LoadedModel, ids: Tensor, batch_size: int, recorders: Sequence[Recorder]
+) -> None:
+    """Forward passes for the recorders only: a continuation must not count as a document."""
+    if not recorders:
+        return
+
+    def one_batch(_first: int, batch: Tensor) -> None:
+        for recorder in recorders:
+            recorder.start_batch(batch)
+        with (
+            torch.no_grad(),
+            model_pass.pass_hooks(loaded.model, keep=1, gradients=False) as trace,
+        ):
+            model_pass.last_logits(loaded.model, batch, trace, keep=1)
+        for recorder in recorders:
+            recorder.end_batch()
+
+    def restart() -> None:
+        for recorder in recorders:
+            recorder.reset()
+
+    plan = batching.plan_batches(loaded, ids, batch_size, gradients=False, recorders=recorders)
+    batching.run_batches(loaded, ids, plan, one_batch, recorders=recorders, restart=restart)
 
 
 def _objective(
@@ -157,36 +200,39 @@ def _objective(
 
 
 def _argmax_probability(loaded: LoadedModel, ids: Tensor) -> _Batch:
-    with torch.enable_grad(), passes.observed(loaded.model, keep=1, gradients=True) as seen:
-        last = passes.logits(loaded.model, ids, seen, keep=1)[:, -1]
+    with torch.enable_grad(), model_pass.pass_hooks(loaded.model, keep=1, gradients=True) as trace:
+        last = model_pass.last_logits(loaded.model, ids, trace, keep=1)[:, -1]
         scores = last.softmax(dim=-1).max(dim=-1).values
-        return _Batch(_norms(_gradient(scores, seen)), _host(scores))
+        return _Batch(_norms(_gradient(scores, trace)), _host(scores))
 
 
 def _target_logprob(loaded: LoadedModel, ids: Tensor, target: list[int]) -> _Batch:
     keep, length = len(target), ids.shape[1]
     wanted = torch.tensor(target, device=ids.device).expand(len(ids), -1)
     whole = torch.cat([ids, wanted[:, :-1]], dim=1)
-    with torch.enable_grad(), passes.observed(loaded.model, keep=keep, gradients=True) as seen:
-        found = passes.logits(loaded.model, whole, seen, keep=keep).log_softmax(dim=-1)
+    with (
+        torch.enable_grad(),
+        model_pass.pass_hooks(loaded.model, keep=keep, gradients=True) as trace,
+    ):
+        found = model_pass.last_logits(loaded.model, whole, trace, keep=keep).log_softmax(dim=-1)
         scores = found.gather(-1, wanted.to(found.device)[..., None]).sum(dim=(1, 2))
-        return _Batch(_norms(_gradient(scores, seen))[:, :length], _host(scores))
+        return _Batch(_norms(_gradient(scores, trace))[:, :length], _host(scores))
 
 
 def _jacobian(loaded: LoadedModel, first: int, ids: Tensor, probes: int, seed: int) -> _Batch:
     squares = []
-    with torch.enable_grad(), passes.observed(loaded.model, keep=1, gradients=True) as seen:
-        passes.logits(loaded.model, ids, seen, keep=1)
-        if seen.hidden is None:
+    with torch.enable_grad(), model_pass.pass_hooks(loaded.model, keep=1, gradients=True) as trace:
+        model_pass.last_logits(loaded.model, ids, trace, keep=1)
+        if trace.hidden is None:
             raise ModelUnsupported(
                 f"`objective`: {loaded.id} has no LM head whose input could be read; "
                 "`argmax_probability` needs none",
                 field="objective",
             )
-        hidden = passes.at_least_float32(seen.hidden[:, -1])
+        hidden = model_pass.at_least_float32(trace.hidden[:, -1])
         for probe in range(probes):
             scores = (hidden * _cotangents(hidden, first, probe, seed)).sum(dim=-1)
-            gradient = _gradient(scores, seen, again=probe < probes - 1)
+            gradient = _gradient(scores, trace, again=probe < probes - 1)
             squares.append(_norms(gradient) ** 2)
     stacked = torch.stack(squares)
     norms = stacked.mean(dim=0).sqrt()
@@ -206,15 +252,15 @@ def _cotangents(hidden: Tensor, first: int, probe: int, seed: int) -> Tensor:
     return torch.from_numpy(np.stack(rows)).to(hidden)
 
 
-def _gradient(scores: Tensor, seen: passes.Pass, *, again: bool = False) -> Tensor:
-    assert seen.leaf is not None, "the model did not read its input embeddings"
-    (gradient,) = gradients(scores.sum(), [seen.leaf], again=again)
+def _gradient(scores: Tensor, trace: model_pass.PassTrace, *, again: bool = False) -> Tensor:
+    assert trace.leaf is not None, "the model did not read its input embeddings"
+    (gradient,) = deterministic_grad(scores.sum(), [trace.leaf], again=again)
     return gradient
 
 
 def _norms(gradient: Tensor) -> Tensor:
     """Euclidean norm per token, float64 on the host."""
-    return _host(passes.at_least_float32(gradient).norm(dim=-1))
+    return _host(model_pass.at_least_float32(gradient).norm(dim=-1))
 
 
 def _host(tensor: Tensor) -> Tensor:
@@ -230,20 +276,58 @@ def _check_finite(loaded: LoadedModel, found: _Batch) -> None:
         raise NotFinite(f"all gradients of a document vanish in {kind} for {loaded.id}{hint}")
 
 
-def _forward_only(loaded: LoadedModel, ids: Tensor, batch_size: int, taps: Sequence[Tap]) -> None:
-    """A pass for the taps alone."""
-    if not taps:
-        return
-
-    def one_batch(_first: int, batch: Tensor) -> None:
-        tapping.start(taps, batch)
-        with torch.no_grad(), passes.observed(loaded.model, keep=1, gradients=False) as seen:
-            passes.logits(loaded.model, batch, seen, keep=1)
-        tapping.end(taps)
-
-    how = batching.plan(loaded, ids, batch_size, gradients=False, taps=taps)
-    batching.run(loaded, ids, how, one_batch, taps=taps, restart=lambda: tapping.reset(taps))
-
-
 def _joined(parts: Sequence[Tensor]) -> F64:
     return np.asarray(torch.cat(list(parts)).numpy(), dtype=np.float64)
+
+
+def measured_to_wire(
+    result: InfluenceResult, how: Literal["mean", "rms"], last_token_attention: F64 | None = None
+) -> tuple[Measured, F64, F64 | None]:
+    """The measured curves of a profile, and the main one as an array.
+
+    Args:
+        result: of `measure`.
+        how: the aggregate over documents: "rms" for `jacobian`, else "mean".
+        last_token_attention: [n], the second measured source; None when it was not seen.
+
+    Returns:
+        The wire model; the main curve, [n], sums to 1; its bootstrap draws, [DRAWS, n], or None for
+        one document, whose draws are all the same.
+    """
+    norms = result.norms
+    combine = aggregates.root_mean_square if how == "rms" else aggregates.mean_of_norms
+    main = combine(norms)
+    draws = aggregates.bootstrap(norms, how, draws=DRAWS, seed=0)
+    low, high = aggregates.band(draws)
+    split = aggregates.split_half(norms, combine)
+    split_each = aggregates.split_half(norms, aggregates.per_document)
+    attention = last_token_attention
+    wire = Measured(
+        influence=rounded_list(main),
+        low=rounded_list(low),
+        high=rounded_list(high),
+        per_document=rounded_list(aggregates.per_document(norms)),
+        documents=len(norms),
+        split_half_wasserstein=None if split is None else rounded(split),
+        split_half_wasserstein_per_document=None if split_each is None else rounded(split_each),
+        standard_error=standard_error(result, main) if how == "rms" else None,
+        last_token_attention=None
+        if attention is None
+        else rounded_list(attention / attention.sum()),
+    )
+    return wire, main, draws if len(norms) > 1 else None
+
+
+def standard_error(result: InfluenceResult, main: F64) -> list[float] | None:
+    """Standard error over probes of the root-mean-square curve `main` [n]; None with one probe.
+
+    The curve is r = sqrt(mean over documents of g^2). A small error dg moves it by
+    dr = mean(g dg) / r, and the documents' errors are independent.
+    """
+    if result.standard_error is None:
+        return None
+    norms = result.norms
+    scale = np.sqrt(np.square(norms).mean(axis=0))
+    spread = np.sqrt(np.square(norms * result.standard_error).sum(axis=0)) / len(norms)
+    relative = np.divide(spread, scale**2, out=np.zeros_like(scale), where=scale > 0)
+    return rounded_list(relative * main)

@@ -1,9 +1,8 @@
-"""One softmax attention operation as its operands, and its probabilities a few rows at a time.
+"""One softmax attention operation: its operands, its weights a few rows at a time, its bias.
 
 The heads x n x n matrix of a whole layer is never formed: `feed` walks over blocks of query rows,
-and under a plain causal mask a block only looks at the keys up to its own last row.
-
-The positional bias of an attention operation, told from noise by asking two queries.
+and under a plain causal mask a block only reads the keys up to its own last row. `bias_of` finds
+the positional bias by comparing two queries, which distinguishes it from rounding.
 """
 
 from __future__ import annotations
@@ -17,14 +16,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from workers.instrument.model_pass import at_least_float32
+
+F64 = NDArray[np.float64]
 _BLOCK_BYTES = {"cpu": 1 << 20, "cuda": 1 << 28}
-"""Scores of one block: on a CPU they should stay in its cache, on a GPU launches should be few."""
+"""Scores of one block: on a CPU they should fit its cache, on a GPU launches should be few."""
 _MASKED = -9000.0
 """Logits below this are masked. Some models mask by -10,000 instead of minus infinity."""
 
 
 def block_bytes(device: str) -> int:
-    """Scores of one block of rows on a kind of device."""
+    """Bytes of the scores of one block of rows on "cpu" or "cuda"."""
     return _BLOCK_BYTES.get(device, 1 << 28)
 
 
@@ -32,11 +34,20 @@ def block_bytes(device: str) -> int:
 class AttentionCall:
     """softmax(scaling * q.k, soft-capped, + bias, masked; sink columns dropped afterwards).
 
-    ``query`` is [B, H, n, d], ``key`` [B, G, m, d] with G dividing H (grouped queries share keys).
-    ``mask`` [B or 1, H or 1, n, m] is True where a key is visible; None with ``causal`` means
-    j <= i, None without it everything. ``bias`` [.., n, m] is added to the logits, ``sink`` [H] is
-    one more logit per head that draws weight and carries no value. ``probabilities`` [B, H, n, m]
-    is set when the model formed them itself.
+    Attributes:
+        number: in order of execution within the pass, from 0; -1 when nobody observes.
+        query: [B, H, n, d].
+        key: [B, G, m, d], G divides H: with grouped queries several heads share a key.
+        scaling: factor of q.k.
+        mask: [B or 1, H or 1, n, m], True where a key is visible; None is j <= i when `causal`,
+            else everything.
+        causal: what no mask means.
+        bias: [.., n, m], added to the logits.
+        softcap: c, the logits become c tanh(logits / c); None where the model has none.
+        sink: [H], one more logit per head, which draws weight and carries no value.
+        formed: [B, H, n, m], the weights when the model formed them itself.
+        observed_bias: [H, 2, m], the bias of the last and the middle query as recovered from the
+            logits; of models whose softmax is watched.
     """
 
     number: int
@@ -50,26 +61,25 @@ class AttentionCall:
     sink: Tensor | None = None
     formed: Tensor | None = None
     observed_bias: Tensor | None = None
-    """Path B only: rows of the bias as recovered from the logits, [H, 2, m] (last, middle)."""
 
     @property
     def batch(self) -> int:
-        """Documents in the batch."""
+        """B, documents in the batch."""
         return int(self.query.shape[0])
 
     @property
     def heads(self) -> int:
-        """Query heads."""
+        """H, query heads."""
         return int(self.query.shape[1])
 
     @property
     def length(self) -> int:
-        """Query positions."""
+        """n, query positions."""
         return int(self.query.shape[2])
 
     @property
     def keys(self) -> int:
-        """Key positions."""
+        """m, key positions."""
         return int(self.key.shape[2])
 
     @property
@@ -78,14 +88,14 @@ class AttentionCall:
         return self.mask is None and self.causal and self.length == self.keys
 
     def blocks(self) -> Iterator[tuple[int, int]]:
-        """Ranges of query rows whose scores fit the working buffer."""
+        """Ranges of query rows whose scores fit `block_bytes`."""
         row = self.batch * self.heads * self.keys * 4
         step = max(16, block_bytes(self.query.device.type) // row)
         for start in range(0, self.length, step):
             yield start, min(start + step, self.length)
 
     def reach(self, stop: int) -> int:
-        """How many keys rows before ``stop`` can see at most."""
+        """The most keys that any row before ``stop`` can see."""
         return stop if self.plain else self.keys
 
     def visible(self, start: int, stop: int) -> Tensor:
@@ -108,7 +118,7 @@ class AttentionCall:
     def probabilities(self, start: int, stop: int) -> Tensor:
         """Attention weights of some rows, float32 or wider [B, H, stop - start, reach]."""
         if self.formed is not None:
-            return wide(self.formed[:, :, start:stop])
+            return at_least_float32(self.formed[:, :, start:stop])
         scores = self.scores(start, stop)
         if self.softcap is not None:
             scores = self.softcap * torch.tanh(scores / self.softcap)
@@ -128,11 +138,6 @@ class AttentionCall:
         return torch.softmax(torch.cat([scores, sink], -1), -1)[..., :-1]
 
 
-def wide(tensor: Tensor) -> Tensor:
-    """At least float32."""
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
-
-
 def grouped_scores(query: Tensor, key: Tensor, scaling: float) -> Tensor:
     """``scaling * q.k`` in at least float32, without repeating shared keys.
 
@@ -140,8 +145,10 @@ def grouped_scores(query: Tensor, key: Tensor, scaling: float) -> Tensor:
     """
     batch, heads, rows, width = query.shape
     groups, keys = key.shape[1], key.shape[2]
-    stacked = wide(query).mul(scaling).reshape(batch * groups, heads // groups * rows, width)
-    flat = wide(key).reshape(batch * groups, keys, width)
+    stacked = (
+        at_least_float32(query).mul(scaling).reshape(batch * groups, heads // groups * rows, width)
+    )
+    flat = at_least_float32(key).reshape(batch * groups, keys, width)
     return torch.bmm(stacked, flat.transpose(1, 2)).view(batch, heads, rows, keys)
 
 
@@ -160,30 +167,30 @@ def split_mask(mask: Tensor | None, keys: int) -> tuple[Tensor | None, Tensor | 
 
 
 def visible_scores(scores: Tensor) -> Tensor:
-    """Where masked logits leave something to see, for models that mask by a large number."""
+    """True where a logit is not masked, also by a large negative number."""
     return scores > _MASKED
 
 
 @dataclass
 class BatchShape:
-    """The batch that is running, and how many attention operations it has shown so far."""
+    """The batch that runs, and how many of its attention operations were shown so far."""
 
     batch: int = 0
     length: int = 0
     shown: int = 0
 
     def start(self, batch: int, length: int) -> None:
-        """A new pass begins."""
+        """A new pass begins over ``batch`` documents of ``length`` tokens."""
         self.batch, self.length, self.shown = batch, length, 0
 
     def next(self) -> int:
-        """Number of the operation that is about to be shown."""
+        """Number of the operation that is shown next."""
         self.shown += 1
         return self.shown - 1
 
 
-class Observer(Protocol):
-    """What gathers statistics."""
+class AttentionObserver(Protocol):
+    """Receives the attention operations of a pass."""
 
     def begin(self, call: AttentionCall) -> None:
         """A new attention operation."""
@@ -193,22 +200,20 @@ class Observer(Protocol):
 
 
 @torch.no_grad()
-def feed(observer: Observer, call: AttentionCall) -> None:
-    """Hand one operation to an observer, block by block, outside the autograd graph."""
+def feed(observer: AttentionObserver, call: AttentionCall) -> None:
+    """Show one operation to an observer, block by block, outside the autograd graph."""
     observer.begin(call)
     for start, stop in call.blocks():
         observer.rows(call, start, call.probabilities(start, stop))
-
-
-F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class BiasSeen:
     """The positional bias that a layer adds to its logits, as a function of distance.
 
-    ``by_distance`` [H, w] is the bias at distance 0..w-1 less that at distance 0. ``slopes`` [H]
-    are the ALiBi slopes s with bias = -s * distance, or None when it is not linear.
+    Attributes:
+        by_distance: [H, w], the bias at distance 0..w-1 less that at distance 0.
+        slopes: [H], ALiBi slopes s with bias = -s * distance; None when it is not linear.
     """
 
     by_distance: F64
@@ -216,7 +221,7 @@ class BiasSeen:
 
 
 def bias_of(call: AttentionCall) -> BiasSeen | None:
-    """The bias that an operation adds to its logits; None without one that depends on distance."""
+    """The bias that an operation adds to its logits; None when none depends on distance."""
     n, middle = call.length, call.length // 2
     if n < 2:
         return None
@@ -239,11 +244,11 @@ def _row(call: AttentionCall, bias: Tensor, row: int) -> Tensor:
 
 
 def bias_seen(last: F64, middle: F64) -> BiasSeen | None:
-    """A bias that depends on distance alone, from two rows of it; None when there is none.
+    """A bias that depends on distance only, from two rows of it; None when there is none.
 
     ``last`` [H, n] is the bias of the last query, ``middle`` [H, n // 2 + 1] that of query n // 2;
-    NaN where masked. Rounding in models that add bias and content before we see them allows for
-    1e-5 of the largest entry; transformers rounds Falcon's slopes to bfloat16, hence the 1e-2.
+    NaN where masked. Some models add bias and content before we see them, so rounding may reach
+    2e-5 of the largest entry. transformers rounds Falcon's slopes to bfloat16, hence the 1e-2.
     """
     profile = _by_distance(last)
     check = _by_distance(middle)

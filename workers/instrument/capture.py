@@ -1,24 +1,13 @@
-"""Path A: transformers' attention interface, for the models that look their attention up there.
+"""Watching the attention operations of a model, in whichever of three ways suits it.
 
-Both registries need an entry: without a mask function of the same name a model passes no mask, and
-a sliding window is lost in silence.
+`choose` tries the ways on a few tokens and takes the first that leaves the logits unchanged, sees
+every attention operation once, and whose rows sum to one (less with sinks). `capturing` then shows
+an observer the attention of any pass.
 
-Path C: models that call scaled_dot_product_attention themselves (Falcon).
-
-Watching is passive. Falcon with ALiBi cannot be measured in eager mode: transformers adds its bias
-twice there.
-
-Path B: models with their own eager attention (BLOOM, MPT, XGLM, GPT-Neo, OpenAI GPT, ...).
-
-They ignore the attention interface; some accept a foreign implementation and then compute with a
-wrong mask. Here the softmax itself is watched, with the matrix product in front of it. What the
-softmax sees, less the scaled content, is the model's positional bias.
-
-Which way of watching the attention suits a model: tried out, not looked up.
-
-Path A, "interface": transformers' attention registry (most models). Path C, "sdpa": watching fused
-attention calls. Path B, "softmax": watching the softmax itself. A way is accepted when it leaves
-the logits alone, sees every attention operation once, and its rows sum to one (less with sinks).
+    interface   transformers' attention registry, for the models that look their attention up there
+    sdpa        calls of `scaled_dot_product_attention`, for models that call it themselves (Falcon)
+    softmax     the softmax itself, for models with an attention of their own (BLOOM, MPT, XGLM,
+                GPT-Neo, OpenAI GPT)
 """
 
 from __future__ import annotations
@@ -41,29 +30,131 @@ from transformers.masking_utils import sdpa_mask
 from workers.faults import is_machine_fault
 from workers.instrument.attention import (
     AttentionCall,
+    AttentionObserver,
     BatchShape,
-    Observer,
     feed,
     split_mask,
     visible_scores,
 )
-from workers.instrument.sites import recomputing
+from workers.instrument.branches import recomputing
 from workers.instrument.tracker import is_core
 
-NAME = "lacuna"
-_observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
+Capture = Literal["interface", "sdpa", "softmax", "none"]
+
+
+@contextmanager
+def capturing(
+    model: PreTrainedModel, capture: Capture, observer: AttentionObserver, shape: BatchShape
+) -> Iterator[None]:
+    """Show ``observer`` every attention operation of the passes inside.
+
+    Call ``shape.start`` before each pass. ``capture`` "none" shows nothing.
+    """
+    if capture == "interface":
+        with _through_interface(model, observer, shape):
+            yield
+    elif capture == "sdpa":
+        with _FusedAttentionMode(observer, shape):
+            yield
+    elif capture == "softmax":
+        with _SoftmaxMode(observer, shape):
+            yield
+    else:
+        yield
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way to watch, whether attention sinks draw weight, and why other ways were rejected."""
+
+    capture: Capture
+    sinks: bool
+    rejected: tuple[str, ...]
+
+
+@torch.no_grad()
+def choose(
+    model: PreTrainedModel, ids: Tensor, logits: Tensor, cores: int, tolerance: float
+) -> Choice:
+    """The first way of watching that passes every check on ``ids``, whose logits are known.
+
+    Args:
+        model: a causal language model.
+        ids: a few tokens, [B, n].
+        logits: the model's own for them, [B, n, vocabulary].
+        cores: attention operations that it must see.
+        tolerance: how far the logits may move, relative to the largest.
+    """
+    ways: list[Capture] = ["sdpa", "softmax"]
+    if model._can_set_attn_implementation():
+        ways.insert(0, "interface")
+    rejected: list[str] = []
+    for way in ways:
+        sums = _RowSums()
+        try:
+            shape = BatchShape(*ids.shape)
+            with capturing(model, way, sums, shape):
+                seen = model(input_ids=ids, use_cache=False).logits
+        except Exception as error:  # a model's own code may fail in any way: try the next
+            if is_machine_fault(error):
+                raise
+            rejected.append(f"{way}: {type(error).__name__}: {str(error)[:100]}")
+            continue
+        problem = _problem(sums, seen, logits, cores, tolerance)
+        if problem is None:
+            return Choice(way, bool((torch.cat(sums.rows_sum) < 1 - 1e-3).any()), tuple(rejected))
+        rejected.append(f"{way}: {problem}")
+    return Choice("none", False, tuple(rejected))
+
+
+@dataclass
+class _RowSums:
+    """Observer that keeps the operations and the sum of every row."""
+
+    calls: list[AttentionCall] = field(default_factory=list)
+    rows_sum: list[Tensor] = field(default_factory=list)
+
+    def begin(self, call: AttentionCall) -> None:
+        self.calls.append(call)
+
+    def rows(self, call: AttentionCall, start: int, probabilities: Tensor) -> None:
+        self.rows_sum.append(probabilities.sum(-1).flatten().cpu())
+
+
+def _problem(
+    sums: _RowSums, seen: Tensor, logits: Tensor, cores: int, tolerance: float
+) -> str | None:
+    if len(sums.calls) != cores:
+        return f"it sees {len(sums.calls)} of {cores} attention operations"
+    if any(call.length != call.keys for call in sums.calls):
+        return "queries and keys differ in number"
+    scale = logits.float().abs().max().clamp_min(1e-30)
+    moved = float((seen.float() - logits.float()).abs().max() / scale)
+    if not moved <= tolerance:
+        return f"it moves the logits by {moved:.1e} of their size"
+    if bool((torch.cat(sums.rows_sum) > 1 + 1e-3).any()):
+        return "its rows sum to more than one"
+    return None
+
+
+# --- transformers' attention registry -------------------------------------------------------------
+
+_NAME = "lacuna"
+_observer: ContextVar[AttentionObserver | None] = ContextVar("observer", default=None)
 _shape: ContextVar[BatchShape] = ContextVar("shape")
 
 
 @contextmanager
-def through_interface(
-    model: PreTrainedModel, observer: Observer, shape: BatchShape
+def _through_interface(
+    model: PreTrainedModel, observer: AttentionObserver, shape: BatchShape
 ) -> Iterator[None]:
-    """Route every attention operation of ``model`` past ``observer``; undone on exit."""
-    AttentionInterface.register(NAME, attention)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
+    """Make the model compute with `attention`; afterwards it computes as before."""
+    AttentionInterface.register(_NAME, attention)
+    # Without a mask function of the same name, transformers passes no mask and the model silently
+    # loses its sliding window.
+    AttentionMaskInterface.register(_NAME, sdpa_mask)
     before = _implementations(model)
-    model.set_attn_implementation(NAME)
+    model.set_attn_implementation(_NAME)
     observers, shapes = _observer.set(observer), _shape.set(shape)
     try:
         yield
@@ -75,7 +166,7 @@ def through_interface(
 
 
 def _implementations(model: nn.Module) -> list[tuple[Any, Any]]:
-    """Every configuration inside the model with the attention it names."""
+    """Every configuration inside the model, with the attention that it names."""
     found: dict[int, tuple[Any, Any]] = {}
     pending: list[Any] = [getattr(module, "config", None) for module in model.modules()]
     while pending:
@@ -104,8 +195,9 @@ def attention(
 ) -> tuple[Tensor, None]:
     """The attention function that transformers calls; output [B, n, H, d_v].
 
-    Fused where the operation can be (the same kernel as without us, statistics beside it); in
-    blocks of rows, recomputed for the gradient, where soft-capping or sinks forbid that.
+    The output comes from the same fused kernel that the model would use without us. Soft-capping
+    and sinks have no fused kernel: there it is computed in blocks of rows, which are recomputed for
+    the gradient.
     """
     observer = None if recomputing() else _observer.get()
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
@@ -147,7 +239,7 @@ def _in_blocks(
     key: Tensor,
     value: Tensor,
     bias: Tensor | None,
-    observer: Observer | None,
+    observer: AttentionObserver | None,
 ) -> Tensor:
     if observer is not None:
         observer.begin(call)
@@ -189,13 +281,19 @@ def _weighted(weights: Tensor, value: Tensor) -> Tensor:
     return mixed.view(batch, heads, rows, value.shape[-1])
 
 
-_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+# --- calls of scaled_dot_product_attention --------------------------------------------------------
+
+_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
-class SdpaTap(TorchFunctionMode):
-    """Reports every fused attention call over equally many queries and keys to ``observer``."""
+class _FusedAttentionMode(TorchFunctionMode):
+    """Shows every fused attention call over equally many queries and keys.
 
-    def __init__(self, observer: Observer, shape: BatchShape) -> None:
+    The call itself is not changed. For Falcon with ALiBi this is the only way: transformers adds
+    its bias twice in eager mode.
+    """
+
+    def __init__(self, observer: AttentionObserver, shape: BatchShape) -> None:
         super().__init__()
         self._observer = observer
         self._shape = shape
@@ -206,7 +304,7 @@ class SdpaTap(TorchFunctionMode):
         """Look, then run the call unchanged."""
         kwargs = kwargs or {}
         if func is torch.nn.functional.scaled_dot_product_attention and not recomputing():
-            given = dict(zip(_NAMES, args, strict=False)) | kwargs
+            given = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
             query, key = given["query"], given["key"]
             if query.dim() == 4 and query.shape[-2] == key.shape[-2]:
                 with torch.no_grad():
@@ -227,13 +325,20 @@ class SdpaTap(TorchFunctionMode):
         )
 
 
+# --- the softmax itself ---------------------------------------------------------------------------
+
 _PRODUCTS = frozenset({"bmm", "baddbmm", "matmul", "mm"})
 
 
-class SoftmaxTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Reports every softmax over a matrix of ``shape.length`` queries and keys to ``observer``."""
+class _SoftmaxMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Shows every softmax over a matrix of ``shape.length`` queries by keys.
 
-    def __init__(self, observer: Observer, shape: BatchShape) -> None:
+    These models ignore the attention registry; some accept another implementation and then compute
+    with a wrong mask. So the softmax is watched, and the matrix product in front of it: what enters
+    the softmax, less the scaled product of queries and keys, is the model's positional bias.
+    """
+
+    def __init__(self, observer: AttentionObserver, shape: BatchShape) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._observer = observer
         self._shape = shape
@@ -274,7 +379,7 @@ class SoftmaxTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @torch.no_grad()
     def _report(self, logits: Tensor, weights: Tensor) -> None:
         assert self._product is not None
-        if weights.dtype.itemsize < 4:  # every weight is rounded: rows would not sum to one
+        if weights.dtype.itemsize < 4:  # half precision rounds: the rows would not sum to one
             weights = torch.softmax(logits.float(), -1)
         n, batch = self._shape.length, self._shape.batch
         query, key = self._product
@@ -297,100 +402,9 @@ class SoftmaxTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _bias(call: AttentionCall, logits: Tensor) -> Tensor:
-    """What stands in the logits beside the content, [H, 2, n]: last row and middle row."""
+    """What the logits hold besides the content, [H, 2, n]: last query and middle query."""
     rows = [call.length - 1, call.length // 2]
     content = torch.cat([call.scores(row, row + 1) for row in rows], dim=2)
     return (logits[0, :, rows].float() - content[0]).masked_fill(
         ~call.visible(0, call.length)[0, :, rows], torch.nan
     )
-
-
-Capture = Literal["interface", "sdpa", "softmax", "none"]
-
-
-@contextmanager
-def capturing(
-    model: PreTrainedModel, capture: Capture, observer: Observer, shape: BatchShape
-) -> Iterator[None]:
-    """Show ``observer`` every attention operation of the passes inside.
-
-    ``shape.start`` announces each pass.
-    """
-    if capture == "interface":
-        with through_interface(model, observer, shape):
-            yield
-    elif capture == "sdpa":
-        with SdpaTap(observer, shape):
-            yield
-    elif capture == "softmax":
-        with SoftmaxTap(observer, shape):
-            yield
-    else:
-        yield
-
-
-@dataclass
-class _Check:
-    """Counts operations and keeps the sum of every row."""
-
-    calls: list[AttentionCall] = field(default_factory=list)
-    sums: list[Tensor] = field(default_factory=list)
-
-    def begin(self, call: AttentionCall) -> None:
-        self.calls.append(call)
-
-    def rows(self, call: AttentionCall, start: int, probabilities: Tensor) -> None:
-        self.sums.append(probabilities.sum(-1).flatten().cpu())
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A way to watch, whether attention sinks draw weight, and why other ways were rejected."""
-
-    capture: Capture
-    sinks: bool
-    rejected: tuple[str, ...]
-
-
-@torch.no_grad()
-def choose(
-    model: PreTrainedModel, ids: Tensor, logits: Tensor, cores: int, tolerance: float
-) -> Choice:
-    """The first way of watching that passes every check on ``ids``, whose logits are known."""
-    ways: list[Capture] = ["sdpa", "softmax"]
-    if model._can_set_attn_implementation():
-        ways.insert(0, "interface")
-    rejected: list[str] = []
-    for way in ways:
-        check = _Check()
-        try:
-            shape = BatchShape(*ids.shape)
-            with capturing(model, way, check, shape):
-                seen = model(input_ids=ids, use_cache=False).logits
-        except Exception as error:  # a model's own code may fail in any way: try the next
-            if is_machine_fault(error):
-                raise
-            rejected.append(f"{way}: {type(error).__name__}: {str(error)[:100]}")
-            continue
-        problem = _problem(check, seen, logits, cores, tolerance)
-        if problem is None:
-            sums = torch.cat(check.sums)
-            return Choice(way, bool((sums < 1 - 1e-3).any()), tuple(rejected))
-        rejected.append(f"{way}: {problem}")
-    return Choice("none", False, tuple(rejected))
-
-
-def _problem(
-    check: _Check, seen: Tensor, logits: Tensor, cores: int, tolerance: float
-) -> str | None:
-    if len(check.calls) != cores:
-        return f"it sees {len(check.calls)} of {cores} attention operations"
-    if any(call.length != call.keys for call in check.calls):
-        return "queries and keys differ in number"
-    scale = logits.float().abs().max().clamp_min(1e-30)
-    moved = float((seen.float() - logits.float()).abs().max() / scale)
-    if not moved <= tolerance:
-        return f"it moves the logits by {moved:.1e} of their size"
-    if bool((torch.cat(check.sums) > 1 + 1e-3).any()):
-        return "its rows sum to more than one"
-    return None

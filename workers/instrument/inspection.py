@@ -1,11 +1,12 @@
-"""Which positions can move which: read off gradients, not off differences between passes.
+"""Can this model be measured, and how? `inspect` answers by running it on a few tokens.
 
-Can this model be measured, and how? Every answer comes from running it on a few tokens.
-
-The gates, in order: one stack that maps ids to logits of the same length; causal (the last token
+The checks, in order: one stack that maps ids to logits of the same length; causal (the last token
 must not move earlier logits: a BERT loads as a causal model without complaint); softmax attention
 present; every attention update found on the residual stream; no other path between positions; the
 attention statistics leave the logits alone and see every attention call.
+
+Which positions reach which is read from gradients (`gradient_share`), not from differences between
+two passes, which rounding alone can cause.
 """
 
 from __future__ import annotations
@@ -20,71 +21,43 @@ from transformers import PreTrainedModel
 
 from lacuna.contract.errors import ModelUnsupported
 from workers.faults import is_machine_fault
-from workers.instrument import sites as recipe
+from workers.instrument.branches import (
+    AttentionBranch,
+    BranchSearch,
+    find_branches,
+    updates_zeroed,
+)
 from workers.instrument.capture import Capture, choose
-from workers.instrument.sites import Site, silenced
+from workers.instrument.model_pass import embedding_leaf
 from workers.instrument.tracker import track
 
-CUT = 1e-6
-"""Share of the gradient below which there is no path."""
-
-
-def share_from(model: PreTrainedModel, ids: Tensor, read: slice, asked: slice) -> float:
-    """How much the embeddings of ``asked`` move the logits at ``read``: their largest gradient as
-    a share of the largest of all, for a random combination of the logits.
-
-    A path that a mask cuts has a gradient of exactly 0 in every precision, while two passes over
-    different tokens may differ by rounding: their sums are grouped otherwise.
-
-    Raises:
-        ModelUnsupported: no gradient can be taken, or the model adds tokens of its own.
-    """
-    leaf: list[Tensor] = []
-
-    def embedded(_module: object, _args: object, output: Tensor) -> Tensor | None:
-        if leaf:  # the table is read again, as a tied head does
-            return None
-        leaf.append(output.detach().requires_grad_())
-        return leaf[0].clone()
-
-    handle = model.get_input_embeddings().register_forward_hook(embedded)
-    try:
-        with torch.enable_grad():
-            logits = model(input_ids=ids, use_cache=False).logits[:, read]
-            drawn = torch.randn(logits.shape, generator=torch.Generator().manual_seed(1))
-            (found,) = torch.autograd.grad((logits * drawn.to(logits)).sum(), leaf)
-    except Exception as error:  # a model's own code may fail in any way
-        if is_machine_fault(error):
-            raise
-        raise ModelUnsupported(
-            f"The model cannot be differentiated: {type(error).__name__}: {str(error)[:200]}"
-        ) from error
-    finally:
-        handle.remove()
-    if found.shape[:-1] != ids.shape:
-        raise ModelUnsupported(
-            f"The model does not embed the tokens it is given, one vector each: token ids of shape "
-            f"{list(ids.shape)} become a tensor of shape {list(found.shape)}."
-        )
-    sizes = found.float().abs()
-    return float(sizes[:, asked].max() / sizes.max().clamp_min(1e-30))
-
-
 PROBE_BATCH, PROBE_LENGTH = 2, 11
+NO_PATH = 1e-6
+"""Share of the gradient below which there is no path."""
 
 
 @dataclass(frozen=True)
 class Instrumentation:
     """What can be measured on a model, and with which instruments.
 
-    ``level`` "full": influence, mixing and attention kernels. "influence_only": the input gradient
-    alone, because of ``reasons``. ``warnings`` hold for a measurement that is possible.
-    ``cores`` counts softmax attention operations in one pass, ``other_mixers`` says whether
-    anything else carries information between positions (state space, convolution, ...).
+    Attributes:
+        level: "full": influence, mixing and attention kernels; "influence_only": the input gradient
+            only, because of `reasons`.
+        branches: the attention branches, the first nearest the embeddings; empty where mixing is
+            undefined.
+        block: how attention and MLP join the stream, over all layers.
+        capture: the way of watching the attention.
+        reasons: why the level is not full.
+        warnings: what to know when reading a result.
+        attention_layers: layers with softmax attention.
+        layers: decoder layers.
+        cores: softmax attention operations in one pass.
+        other_mixers: whether anything else carries information between positions (state space,
+            convolution, ...).
     """
 
     level: Literal["full", "influence_only"]
-    sites: tuple[Site, ...]
+    branches: tuple[AttentionBranch, ...]
     block: Literal["sequential", "parallel", "mixed", "unknown"]
     capture: Capture
     reasons: tuple[str, ...]
@@ -110,26 +83,21 @@ def inspect(model: PreTrainedModel) -> Instrumentation:
     ids = probe_ids(model)
     logits = _first_logits(model, ids)
     _refuse_not_causal(model, ids, logits)
-    found = recipe.write(track(model, ids, stream_width(model)))
+    found = find_branches(track(model, ids, stream_width(model)))
     declared = getattr(model.config.get_text_config(), "num_hidden_layers", 0) or 0
-    layers = max(int(declared), len(found.sites))  # BART counts its encoder's
+    layers = max(int(declared), len(found.branches))  # BART counts its encoder's
     if not found.cores:
         raise ModelUnsupported(
             "The model has no softmax attention (it is a state space, recurrent or hashing model): "
             "there is no attention kernel whose position bias could be measured or predicted."
         )
     if found.problems:
-        return _influence_only(
-            layers,
-            *(f"mixing is undefined: {problem}" for problem in found.problems),
-            cores=found.cores,
-            sites=found.sites,
-        )
+        return _influence_only(found, layers)
     return _full(model, ids, logits, found, layers)
 
 
 def probe_ids(model: PreTrainedModel) -> Tensor:
-    """The tokens of the probe: PROBE_BATCH x PROBE_LENGTH ids, the same for every call."""
+    """The tokens of the probe, [PROBE_BATCH, PROBE_LENGTH]; every call gives the same."""
     embedding = _embedding(model)
     vocabulary = int(embedding.shape[0])
     generator = torch.Generator().manual_seed(0)
@@ -152,7 +120,7 @@ def _embedding(model: PreTrainedModel) -> Tensor:
 
 
 def stream_width(model: PreTrainedModel) -> int:
-    """Width of the residual stream."""
+    """Width of the residual stream; the input embeddings may be narrower or wider."""
     width = getattr(model.config.get_text_config(), "hidden_size", None)
     return int(width) if isinstance(width, int) else int(_embedding(model).shape[1])
 
@@ -183,7 +151,7 @@ def _first_logits(model: PreTrainedModel, ids: Tensor) -> Tensor:
 
 
 def _refuse_not_causal(model: PreTrainedModel, ids: Tensor, logits: Tensor) -> None:
-    if share_from(model, ids, slice(None, -1), slice(-1, None)) <= CUT:
+    if gradient_share(model, ids, slice(None, -1), slice(-1, None)) <= NO_PATH:
         return
     vocabulary = int(_embedding(model).shape[0])
     low = min(3, vocabulary - 1)
@@ -197,38 +165,63 @@ def _refuse_not_causal(model: PreTrainedModel, ids: Tensor, logits: Tensor) -> N
     )
 
 
-def _influence_only(
-    layers: int,
-    *reasons: str,
-    cores: int = 0,
-    sites: Sequence[Site] = (),
-    other_mixers: bool = False,
-) -> Instrumentation:
+def gradient_share(model: PreTrainedModel, ids: Tensor, read: slice, asked: slice) -> float:
+    """How much the embeddings at ``asked`` move the logits at ``read``, in [0, 1].
+
+    It is their largest gradient as a share of the largest of all, for a random combination of the
+    logits. A path that a mask cuts has a gradient of exactly 0 in every precision, while two passes
+    over different tokens may group their sums differently, and so differ by rounding.
+
+    Raises:
+        ModelUnsupported: no gradient can be taken, or the model adds tokens of its own.
+    """
+    try:
+        with torch.enable_grad(), embedding_leaf(model) as trace:
+            logits = model(input_ids=ids, use_cache=False).logits[:, read]
+            drawn = torch.randn(logits.shape, generator=torch.Generator().manual_seed(1))
+            assert trace.leaf is not None, "it does not read its input embeddings"
+            (found,) = torch.autograd.grad((logits * drawn.to(logits)).sum(), [trace.leaf])
+    except Exception as error:  # a model's own code may fail in any way
+        if is_machine_fault(error):
+            raise
+        raise ModelUnsupported(
+            f"The model cannot be differentiated: {type(error).__name__}: {str(error)[:200]}"
+        ) from error
+    if found.shape[:-1] != ids.shape:
+        raise ModelUnsupported(
+            f"The model does not embed the tokens it is given, one vector each: token ids of shape "
+            f"{list(ids.shape)} become a tensor of shape {list(found.shape)}."
+        )
+    sizes = found.float().abs()
+    return float(sizes[:, asked].max() / sizes.max().clamp_min(1e-30))
+
+
+def _influence_only(found: BranchSearch, layers: int) -> Instrumentation:
     return Instrumentation(
         level="influence_only",
-        sites=(),
+        branches=(),
         block="unknown",
         capture="none",
-        reasons=tuple(reasons),
+        reasons=tuple(f"mixing is undefined: {problem}" for problem in found.problems),
         warnings=(),
-        attention_layers=len(sites) or min(cores, layers),
+        attention_layers=len(found.branches) or min(found.cores, layers),
         layers=layers,
-        cores=cores,
-        other_mixers=other_mixers,
+        cores=found.cores,
+        other_mixers=False,
     )
 
 
 def _full(
-    model: PreTrainedModel, ids: Tensor, logits: Tensor, found: recipe.Recipe, layers: int
+    model: PreTrainedModel, ids: Tensor, logits: Tensor, found: BranchSearch, layers: int
 ) -> Instrumentation:
-    sites = found.sites
-    blocks = {site.block for site in sites}
+    branches = found.branches
+    blocks = {branch.block for branch in branches}
     warnings = []
-    mixed = _other_mixers(model, ids, sites)
-    if layers > len(sites):
+    mixed = _other_mixers(model, ids, branches)
+    if layers > len(branches):
         warnings.append(
-            f"hybrid: softmax attention in {len(sites)} of {layers} layers; the predictions leave "
-            "out what the others mix"
+            f"hybrid: softmax attention in {len(branches)} of {layers} layers; the predictions "
+            "leave out what the others mix"
         )
     elif mixed:
         warnings.append(
@@ -245,23 +238,23 @@ def _full(
         )
     if choice.sinks:
         warnings.append("attention sinks: the rows of the kernels sum to less than one")
-    if any(len(site.cores) > 1 for site in sites):
+    if any(len(branch.cores) > 1 for branch in branches):
         warnings.append("several softmax maps feed one update; they count as separate heads")
     return Instrumentation(
         level="full" if choice.capture != "none" else "influence_only",
-        sites=sites,
+        branches=branches,
         block=blocks.pop() if len(blocks) == 1 else "mixed",
         capture=choice.capture,
         reasons=reasons,
         warnings=tuple(warnings),
-        attention_layers=len(sites),
+        attention_layers=len(branches),
         layers=layers,
         cores=found.cores,
         other_mixers=mixed,
     )
 
 
-def _other_mixers(model: PreTrainedModel, ids: Tensor, sites: Sequence[Site]) -> bool:
-    """With every attention update silenced, do earlier tokens still reach the last logits?"""
-    with silenced(model, sites):
-        return share_from(model, ids, slice(-1, None), slice(None, -1)) > CUT
+def _other_mixers(model: PreTrainedModel, ids: Tensor, branches: Sequence[AttentionBranch]) -> bool:
+    """Whether earlier tokens still reach the last logits when every attention update is zero."""
+    with updates_zeroed(model, branches):
+        return gradient_share(model, ids, slice(-1, None), slice(None, -1)) > NO_PATH

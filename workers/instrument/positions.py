@@ -1,16 +1,11 @@
-"""The `positional_encoding: off` ablation: every position of the prompt looks like the first.
+"""How a model knows the positions of tokens: `describe_positions` finds out by running it, and
+`positions_off` switches them off.
 
-Rotary, learned and sinusoidal positions: all position ids are 0, with an explicit attention mask of
-ones (without one, transformers reads repeated position ids as packed sequences and masks them
-apart). Models that take no position ids: lookups by position are frozen at the first row. ALiBi:
-the functions that build the bias return zeros. Whether it worked is measured on entry.
-
-How a model tells positions apart, seen while it runs.
-
-Evidence, not names: a table row looked up for every position (learned or sinusoidal; a narrow one
-holds rotary angles), cosines or complex rotations computed on the way (rotary), a bias on the
-logits that falls linearly with distance (ALiBi) or otherwise depends on it (relative). When nothing
-was seen, a prompt of one repeated token decides: without positions every attention row is uniform.
+What counts is what the pass does, not names: a table row looked up for every position (learned or
+sinusoidal; a narrow table holds rotary angles), cosines or complex rotations (rotary), a bias on
+the logits that falls linearly with distance (ALiBi) or depends on it in another way (relative).
+When none of these is seen, a prompt of one repeated token decides: without positions every
+attention row is uniform.
 """
 
 from __future__ import annotations
@@ -33,107 +28,18 @@ from workers.instrument.attention import AttentionCall, BatchShape, bias_of
 from workers.instrument.capture import Capture, capturing
 from workers.instrument.inspection import Instrumentation, inspect, probe_ids, stream_width
 
-
-@contextmanager
-def positions_off(
-    model: PreTrainedModel, instrumentation: Instrumentation | None = None
-) -> Iterator[None]:
-    """Inside, ``model`` cannot tell positions apart; outside it is as before.
-
-    Raises:
-        ModelUnsupported: positions still show, or whether they do cannot be seen.
-    """
-    instrumentation = instrumentation or inspect(model)
-    if instrumentation.capture == "none":
-        raise ModelUnsupported(
-            "positional_encoding: off needs a model whose attention can be watched, to verify it.",
-            field="positional_encoding",
-        )
-    if instrumentation.other_mixers:
-        raise ModelUnsupported(
-            "positional_encoding: off does not apply: beside attention the model has state space, "
-            "recurrent or convolution layers, which know the order of the tokens.",
-            field="positional_encoding",
-        )
-    with ExitStack() as stack:
-        stack.enter_context(_no_alibi(model))
-        if "position_ids" in signatures.signature(model.forward).parameters:
-            stack.enter_context(_all_first(model))
-        else:
-            stack.enter_context(PositionSpy(None, stream_width(model), freeze=True))
-        remaining = unevenness(model, instrumentation.capture)
-        if remaining > uneven(model):
-            raise ModelUnsupported(
-                "positional_encoding: off does not work for this model: on a prompt of one "
-                f"repeated token attention still differs between positions by {remaining:.1e} "
-                "of its size.",
-                field="positional_encoding",
-            )
-        yield
-
-
-@contextmanager
-def _all_first(model: PreTrainedModel) -> Iterator[None]:
-    def hook(_module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        ids = kwargs.get("input_ids", args[0] if args else None)
-        shape = kwargs["inputs_embeds"].shape[:2] if ids is None else ids.shape
-        kwargs["position_ids"] = torch.zeros(shape, dtype=torch.long, device=model.device)
-        if kwargs.get("attention_mask") is None:
-            kwargs["attention_mask"] = torch.ones(shape, dtype=torch.long, device=model.device)
-        return args, kwargs
-
-    handle = model.register_forward_pre_hook(hook, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
-def _no_alibi(model: PreTrainedModel) -> Iterator[None]:
-    """Make everything named *alibi* in the model's own code return zeros."""
-    module = sys.modules[type(model).__module__]
-    functions = [
-        (name, function)
-        for name, function in vars(module).items()
-        if "alibi" in name.lower() and signatures.isfunction(function)
-    ]
-    methods = [
-        (part, name)
-        for part in model.modules()
-        for name in dir(type(part))
-        if "alibi" in name.lower() and callable(getattr(type(part), name, None))
-    ]
-    for name, function in functions:
-        setattr(module, name, _zeros(function))
-    for part, name in methods:
-        object.__setattr__(part, name, _zeros(getattr(part, name)))
-    try:
-        yield
-    finally:
-        for name, function in functions:
-            setattr(module, name, function)
-        for part, name in methods:
-            object.__delattr__(part, name)
-
-
-def _zeros(function: Any) -> Any:
-    def zeros(*args: Any, **kwargs: Any) -> Any:
-        return torch.zeros_like(function(*args, **kwargs))
-
-    return zeros
-
-
 _WINDOW_FIELDS = ("sliding_window", "attention_window_size", "window_size")
 _ROTATIONS = frozenset({"cos", "sin", "polar"})
 
 
 @dataclass(frozen=True)
 class Positions:
-    """The positional encoding and, per decoder layer, the sliding window that is declared.
+    """The positional encoding, and the sliding windows that the configuration declares.
 
-    ``window`` is the shortest of ``windows``, in keys with the query's own; None where a layer sees
-    everything. What the mask really was stands in the kernel statistics of a measurement.
+    Attributes:
+        kind: the encoding that was seen.
+        windows: by decoder layer, keys that a query sees, itself included; None where it sees all.
+            The kernel statistics of a measurement have the mask that was really used.
     """
 
     kind: PositionalEncoding
@@ -141,7 +47,7 @@ class Positions:
 
     @property
     def window(self) -> int | None:
-        """Shortest window of any layer."""
+        """The shortest window of any layer, in keys; None when no layer has one."""
         return min((w for w in self.windows if w is not None), default=None)
 
 
@@ -149,7 +55,7 @@ class Positions:
 def describe_positions(
     model: PreTrainedModel, instrumentation: Instrumentation | None = None
 ) -> Positions:
-    """Find the positional encoding with one or two forward passes over a few tokens.
+    """Find the positional encoding, with one or two forward passes over a few tokens.
 
     Raises:
         ModelUnsupported: as `inspect`, when no instrumentation is given.
@@ -169,7 +75,7 @@ def describe_positions(
     elif spy.table is not None:
         kind = spy.table
     elif instrumentation.other_mixers:
-        kind = "none"  # attention has none of its own; the other mixers know the order
+        kind = "none"  # attention has no encoding; the other layers know the order
     elif instrumentation.capture == "none":
         kind = "other"
     else:
@@ -178,7 +84,7 @@ def describe_positions(
 
 
 def declared_windows(model: PreTrainedModel, layers: int) -> tuple[int | None, ...]:
-    """Sliding window of every decoder layer according to the configuration."""
+    """Sliding window of every decoder layer, in keys, as the configuration declares it."""
     config = model.config.get_text_config()
     declared = (getattr(config, name, None) for name in _WINDOW_FIELDS)
     window = next((w for w in declared if w), None)
@@ -193,11 +99,16 @@ def declared_windows(model: PreTrainedModel, layers: int) -> tuple[int | None, .
 
 
 class PositionSpy(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notices table lookups by position, and rotations, in a pass over ``length`` tokens.
+    """Notices table lookups by position, and rotations, in a pass.
 
-    ``width`` is the residual stream's: a sinusoidal table of another width holds rotary angles.
+    Args:
+        length: of the pass in tokens; None accepts any.
+        width: of the residual stream: a sinusoidal table of another width holds rotary angles.
+        freeze: return the row of position 0 for every lookup by position.
 
-    With ``freeze`` every such lookup returns the row of position 0 instead.
+    Attributes:
+        rotary: whether a rotation was seen.
+        table: "learned" or "sinusoidal" when a table was read by position.
     """
 
     def __init__(self, length: int | None, width: int, freeze: bool = False) -> None:
@@ -210,7 +121,7 @@ class PositionSpy(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Look at lookups, and run them, frozen if asked."""
+        """Look at an operation, then run it; a lookup by position may be frozen."""
         name = func.overloadpacket.__name__
         if name in _ROTATIONS:
             self.rotary = True
@@ -267,7 +178,7 @@ def _lookup(name: str, args: Any) -> tuple[Tensor, Tensor, Any] | None:
 
 @dataclass
 class BiasRows:
-    """Observer that asks of the first attention operations whether a positional bias is added."""
+    """Attention observer that looks for a positional bias."""
 
     kind: PositionalEncoding | None = None
 
@@ -278,7 +189,7 @@ class BiasRows:
             self.kind = "relative" if found.slopes is None else "alibi"
 
     def rows(self, call: AttentionCall, start: int, probabilities: Tensor) -> None:
-        """Nothing to learn from the weights."""
+        """Ignore the weights: the bias is in the logits."""
 
 
 @dataclass
@@ -296,7 +207,8 @@ class _Unevenness:
         mean = weights.sum(-1, keepdim=True) / visible.sum(-1, keepdim=True)
         spread = ((weights - mean) / mean.clamp_min(1e-30)).masked_fill(~visible, 0)
         self.worst = max(self.worst, float(spread.abs().max()))
-        # A sink drains short rows more than long ones: behind it tokens differ without positions.
+        # A sink takes more from short rows than from long ones: in the layers behind it, tokens
+        # differ even without positions.
         self._sinks = bool((weights.sum(-1) < 1 - 1e-3).any())
 
     def rows(self, call: AttentionCall, start: int, probabilities: Tensor) -> None:
@@ -305,9 +217,9 @@ class _Unevenness:
 
 @torch.no_grad()
 def unevenness(model: PreTrainedModel, capture: Capture, length: int = 12) -> float:
-    """How far attention is from uniform on a prompt that repeats one token, 0 if exactly uniform.
+    """How far attention is from uniform on a prompt that repeats one token; 0 is exactly uniform.
 
-    Equal tokens can only be told apart by their positions.
+    Only their positions distinguish equal tokens.
     """
     ids = probe_ids(model)[:1, :1].repeat(1, length)
     watcher = _Unevenness()
@@ -319,3 +231,98 @@ def unevenness(model: PreTrainedModel, capture: Capture, length: int = 12) -> fl
 def uneven(model: PreTrainedModel) -> float:
     """Unevenness that rounding alone may cause."""
     return 1e-4 if torch.finfo(model.dtype).eps < 1e-6 else 1e-1
+
+
+@contextmanager
+def positions_off(
+    model: PreTrainedModel, instrumentation: Instrumentation | None = None
+) -> Iterator[None]:
+    """Inside, every position of a prompt looks like the first to ``model``.
+
+    Rotary, learned and sinusoidal positions: all position ids are 0, with an explicit attention
+    mask of ones (without it, transformers reads repeated position ids as packed sequences and masks
+    them from each other). Models that take no position ids: lookups by position return the first
+    row. ALiBi: the functions that build the bias return zeros. Entering measures whether it worked.
+
+    Raises:
+        ModelUnsupported: positions still show, or the attention cannot be watched to verify it.
+    """
+    instrumentation = instrumentation or inspect(model)
+    if instrumentation.capture == "none":
+        raise ModelUnsupported(
+            "positional_encoding: off needs a model whose attention can be watched, to verify it.",
+            field="positional_encoding",
+        )
+    if instrumentation.other_mixers:
+        raise ModelUnsupported(
+            "positional_encoding: off does not apply: the model also has state space, recurrent or "
+            "convolution layers, which know the order of the tokens.",
+            field="positional_encoding",
+        )
+    with ExitStack() as stack:
+        stack.enter_context(_no_alibi(model))
+        if "position_ids" in signatures.signature(model.forward).parameters:
+            stack.enter_context(_all_first(model))
+        else:
+            stack.enter_context(PositionSpy(None, stream_width(model), freeze=True))
+        remaining = unevenness(model, instrumentation.capture)
+        if remaining > uneven(model):
+            raise ModelUnsupported(
+                "positional_encoding: off does not work for this model: on a prompt of one "
+                f"repeated token attention still differs between positions by {remaining:.1e} "
+                "of its size.",
+                field="positional_encoding",
+            )
+        yield
+
+
+@contextmanager
+def _all_first(model: PreTrainedModel) -> Iterator[None]:
+    def hook(_module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        shape = kwargs["inputs_embeds"].shape[:2] if ids is None else ids.shape
+        kwargs["position_ids"] = torch.zeros(shape, dtype=torch.long, device=model.device)
+        if kwargs.get("attention_mask") is None:
+            kwargs["attention_mask"] = torch.ones(shape, dtype=torch.long, device=model.device)
+        return args, kwargs
+
+    handle = model.register_forward_pre_hook(hook, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def _no_alibi(model: PreTrainedModel) -> Iterator[None]:
+    """Make every function named *alibi* in the model's own code return zeros."""
+    module = sys.modules[type(model).__module__]
+    functions = [
+        (name, function)
+        for name, function in vars(module).items()
+        if "alibi" in name.lower() and signatures.isfunction(function)
+    ]
+    methods = [
+        (part, name)
+        for part in model.modules()
+        for name in dir(type(part))
+        if "alibi" in name.lower() and callable(getattr(type(part), name, None))
+    ]
+    for name, function in functions:
+        setattr(module, name, _zeros(function))
+    for part, name in methods:
+        object.__setattr__(part, name, _zeros(getattr(part, name)))
+    try:
+        yield
+    finally:
+        for name, function in functions:
+            setattr(module, name, function)
+        for part, name in methods:
+            object.__delattr__(part, name)
+
+
+def _zeros(function: Any) -> Any:
+    def zeros(*args: Any, **kwargs: Any) -> Any:
+        return torch.zeros_like(function(*args, **kwargs))
+
+    return zeros

@@ -1,15 +1,27 @@
-"""Tensors of one forward pass as sums: the algebra behind the search for the residual stream.
+"""Finds every residual addition that softmax attention feeds, in one small forward pass.
 
-Every tensor is written as ``sum_k c_k * atom_k``. Additions and multiplications by a number are
-linear; the result of any other operation is a new atom. Each atom remembers, as bit masks, the
-atoms and the attention cores it was computed from.
+A dispatch mode sees each tensor operation; names of modules and classes play no part. An attention
+core is an OPERATION: a softmax over a matrix of queries by keys, or fused scaled-dot-product
+attention.
 
-Finds every residual addition fed by softmax attention, in one tiny forward pass.
+The algebra. Every tensor is a sum ``sum_k c_k * atom_k``. Adding tensors, and multiplying by a
+number, changes the coefficients; the result of any other operation is a new atom. An atom
+remembers, as bit masks, the atoms and the attention cores that it was computed from.
 
-No module or class names are consulted. A dispatch mode sees each tensor operation; an attention
-core is an OPERATION (a softmax over a queries-by-keys matrix, or fused scaled-dot-product
-attention). The residual addition of a core is the first sum that holds both something computed
-from the core (the update) and something the update was itself computed from (the stream).
+    x   = embedding            {x: 1}
+    h   = norm(x)              {h: 1}                  h comes from x
+    a   = project(softmax..)   {a: 1}                  a comes from core 0, h, x
+    x'  = x + 0.25 * a         {x: 1, a: 0.25}         holds a, and x that a comes from
+
+The residual addition of a core is the first sum that holds both: atoms computed from the core (the
+update, here 0.25 a), and atoms that the update itself was computed from (the stream, here x). An
+addition inside the branch, such as a bias, holds no such pair: the update was not computed from a
+bias. Nothing is lost when a model scales its branches, adds in place, or adds the residual inside
+the attention module, as BLOOM does. A stream that was multiplied by a learned vector is a new atom,
+which the update was not computed from; such an addition is not recognised, and the model is
+reported, with a reason, as one without a mixing coefficient.
+
+`track` runs the pass; `workers.instrument.branches` turns the result into hooks.
 """
 
 from __future__ import annotations
@@ -31,45 +43,47 @@ Terms = dict[int, float]
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """The result of an operation that is not linear in our sense."""
+    """The result of an operation that is neither a sum nor a multiple.
+
+    Attributes:
+        ancestors: bit k is set when it was computed from atom k.
+        cores: bit c is set when it was computed from attention core c.
+    """
 
     ancestors: int
     cores: int
 
 
-class Symbols:
-    """The atoms met so far."""
-
-    def __init__(self) -> None:
-        self.atoms: list[Atom] = []
+class Atoms(list[Atom]):
+    """The atoms met so far; an atom's number is its index."""
 
     def new(self, inputs: Iterable[Terms], cores: int = 0) -> Terms:
-        """A fresh atom computed from ``inputs``, and from the attention cores in ``cores``."""
+        """A new atom computed from ``inputs`` and from the attention cores in ``cores``."""
         ancestors = 0
         for terms in inputs:
             for atom in terms:
-                ancestors |= (1 << atom) | self.atoms[atom].ancestors
-                cores |= self.atoms[atom].cores
-        self.atoms.append(Atom(ancestors, cores))
-        return {len(self.atoms) - 1: 1.0}
+                ancestors |= (1 << atom) | self[atom].ancestors
+                cores |= self[atom].cores
+        self.append(Atom(ancestors, cores))
+        return {len(self) - 1: 1.0}
 
     def cores(self, terms: Terms) -> int:
-        """Attention cores that any part of the sum depends on."""
+        """Attention cores that any part of the sum was computed from, as a bit mask."""
         found = 0
         for atom in terms:
-            found |= self.atoms[atom].cores
+            found |= self[atom].cores
         return found
 
     def ancestors(self, terms: Iterable[int]) -> int:
-        """Atoms that any of ``terms`` was computed from."""
+        """Atoms that any of ``terms`` was computed from, as a bit mask."""
         found = 0
         for atom in terms:
-            found |= self.atoms[atom].ancestors
+            found |= self[atom].ancestors
         return found
 
     def depends(self, atom: int, core: int) -> bool:
         """Whether the atom was computed from that attention core."""
-        return bool(self.atoms[atom].cores >> core & 1)
+        return bool(self[atom].cores >> core & 1)
 
 
 def add(left: Terms, right: Terms, factor: float = 1.0) -> Terms:
@@ -86,7 +100,10 @@ def scale(terms: Terms, factor: float) -> Terms:
 
 
 def ratio(wanted: Terms, found: Terms) -> float | None:
-    """The number r with ``wanted == r * found``, or None when there is none."""
+    """The number r with ``wanted == r * found``; None when there is no such number.
+
+    The residual sum needs ``wanted``; a hook finds ``found``, and multiplies it by r.
+    """
     if set(wanted) != set(found) or not wanted or 0.0 in found.values():
         return None
     factors = [wanted[atom] / found[atom] for atom in wanted]
@@ -105,9 +122,9 @@ _FUSED = ("_scaled_dot_product", "_flash_attention", "_efficient_attention")
 def is_core(name: str, args: Sequence[Any], out: Any, queries: int) -> bool:
     """Whether an operation that returned ``out`` is causal self-attention of ``queries`` positions.
 
-    Up to two more keys than queries are allowed: learned sinks stand in extra columns. The first
-    query sees itself alone, which tells attention from a router that happens to have as many
-    experts as there are positions.
+    Up to two more keys than queries are allowed, because learned sinks take extra columns. The
+    first query sees only itself: that distinguishes attention from a router that happens to have as
+    many experts as there are positions.
     """
     if name.startswith(_FUSED):
         query, key = args[0], args[1]
@@ -119,8 +136,8 @@ def is_core(name: str, args: Sequence[Any], out: Any, queries: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Place:
-    """A module boundary at which a tensor was seen."""
+class Boundary:
+    """Where a tensor crossed into or out of a module; fields as in `branches.HookPoint`."""
 
     path: str
     side: Literal["input", "output"]
@@ -129,43 +146,50 @@ class Place:
 
 
 @dataclass
-class Branch:
-    """What became of one attention core's output."""
+class CoreTrace:
+    """What became of one attention core's output.
+
+    Attributes:
+        core: its number, in order of execution.
+        path: innermost module that ran it.
+        update: the part of the residual sum that was computed from the core.
+        stream: the part that the update was computed from.
+        total: the whole sum; a parallel MLP or a bias may be a third part.
+        met_at: index in `ResidualTracker.sums` of that sum, so the sums behind it are later ones;
+            None when update and stream were never added.
+    """
 
     core: int
     path: str
-    """Innermost module that ran the core."""
     update: Terms = field(default_factory=dict)
     stream: Terms = field(default_factory=dict)
     total: Terms = field(default_factory=dict)
-    sums_before: int = -1
-    """How many stream-shaped sums had been formed when update and stream met; -1: never."""
-
-    @property
-    def met(self) -> bool:
-        """Whether the update was ever added to the stream that it came from."""
-        return self.sums_before >= 0
+    met_at: int | None = None
 
 
 class ResidualTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows the tensors of a forward pass over ``batch`` x ``length`` tokens of width ``width``.
 
-    Afterwards: ``branches``, one per attention core in order of execution; ``sums``, every sum of
-    stream shape in order; ``seen``, the module boundaries with the sum found at each.
+    Attributes:
+        traces: one per attention core, in order of execution.
+        sums: every sum of two tensors of stream shape, in order of execution.
+        seen: every tensor of stream shape that crossed a module boundary, as a sum.
+        calls: how often each module ran.
+        atoms: all atoms.
     """
 
     def __init__(self, batch: int, length: int, width: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.batch, self.length, self.width = batch, length, width
-        self.symbols = Symbols()
-        self.branches: list[Branch] = []
+        self.atoms = Atoms()
+        self.traces: list[CoreTrace] = []
         self.sums: list[Terms] = []
-        self.seen: list[tuple[Terms, Place]] = []
+        self.seen: list[tuple[Terms, Boundary]] = []
         self.calls: Counter[str] = Counter()
-        self._terms: dict[int, Terms] = {}
-        self._alive: list[Tensor] = []  # an id may only be looked up while its tensor lives
-        self._stack: list[tuple[str, int]] = []
-        # Gathered expert weights would fill the memory of a large model; no activation is so wide.
+        self._terms: dict[int, Terms] = {}  # by id of the tensor
+        self._alive: list[Tensor] = []  # Python reuses the id of a freed tensor: keep them all
+        self._stack: list[tuple[str, int]] = []  # modules that run now, each with its call
+        # Keeping gathered expert weights would fill the memory; no activation is this large.
         self._largest = 256 * batch * length * width
 
     # --- tensors ------------------------------------------------------------------------------
@@ -198,14 +222,14 @@ class ResidualTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return out
         terms: Terms | None
         if is_core(name, args, out, self.length):
-            branch = Branch(len(self.branches), self._stack[-1][0] if self._stack else "")
-            self.branches.append(branch)
-            terms = self.symbols.new([t for t in known if t], cores=1 << branch.core)
+            trace = CoreTrace(len(self.traces), self._stack[-1][0] if self._stack else "")
+            self.traces.append(trace)
+            terms = self.atoms.new([t for t in known if t], cores=1 << trace.core)
         else:
             operands = list(zip(tensors, known, strict=True))
             terms = self._linear(base, args, kwargs, operands, outputs)
         if terms is None:
-            terms = self.symbols.new([t for t in known if t])
+            terms = self.atoms.new([t for t in known if t])
         for tensor in outputs:
             self._set(tensor, terms)
         return out
@@ -244,21 +268,26 @@ class ResidualTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """A constant factor; None for one that depends on the input, or is not a number."""
         if not isinstance(value, Tensor):
             return float(value)
-        computed = self.symbols.ancestors(self._terms.get(id(value), {}))
+        computed = self.atoms.ancestors(self._terms.get(id(value), {}))
         return float(value) if value.numel() == 1 and not computed else None
 
     def _added(self, terms: Terms) -> None:
+        """Record a sum; it is the residual addition of each core whose two parts meet here first.
+
+        Later sums hold the same parts again, since the stream carries them to the top. So a trace
+        is written once, and `met_at` tells where its record starts.
+        """
         self.sums.append(terms)
-        cores = self.symbols.cores(terms)
-        for branch in self.branches:
-            if branch.met or not cores >> branch.core & 1:
+        cores = self.atoms.cores(terms)
+        for trace in self.traces:
+            if trace.met_at is not None or not cores >> trace.core & 1:
                 continue
-            update = {a: c for a, c in terms.items() if self.symbols.depends(a, branch.core)}
-            before = self.symbols.ancestors(update)
+            update = {a: c for a, c in terms.items() if self.atoms.depends(a, trace.core)}
+            before = self.atoms.ancestors(update)
             stream = {a: c for a, c in terms.items() if a not in update and before >> a & 1}
             if stream:
-                branch.update, branch.stream, branch.total = update, stream, terms
-                branch.sums_before = len(self.sums)
+                trace.update, trace.stream, trace.total = update, stream, terms
+                trace.met_at = len(self.sums) - 1
 
     # --- modules ------------------------------------------------------------------------------
 
@@ -281,25 +310,25 @@ class ResidualTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.calls[path] += 1
             self._stack.append((path, call))
             for index, value in enumerate(args):
-                self._note(value, Place(path, "input", index, call))
+                self._note(value, Boundary(path, "input", index, call))
             for key, value in kwargs.items():
-                self._note(value, Place(path, "input", key, call))
+                self._note(value, Boundary(path, "input", key, call))
 
         return hook
 
     def _after(self, _module: nn.Module, _args: Any, _kwargs: Any, output: Any) -> None:
         path, call = self._stack.pop()
         if isinstance(output, Tensor):
-            self._note(output, Place(path, "output", None, call))
+            self._note(output, Boundary(path, "output", None, call))
         elif isinstance(output, (tuple, list)):
             for index, value in enumerate(output):
-                self._note(value, Place(path, "output", index, call))
+                self._note(value, Boundary(path, "output", index, call))
 
-    def _note(self, value: Any, place: Place) -> None:
+    def _note(self, value: Any, at: Boundary) -> None:
         if isinstance(value, Tensor) and self._is_stream(value):
             terms = self._terms.get(id(value))
             if terms:
-                self.seen.append((terms, place))
+                self.seen.append((terms, at))
                 self._alive.append(value)
 
 

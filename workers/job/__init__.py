@@ -1,4 +1,4 @@
-"""From a request to a profile: where arrays and wire models meet on the worker's side."""
+"""From a request to a profile: `ProfileHandler` runs the job."""
 
 from workers.job.handler import ProfileHandler
 

@@ -1,4 +1,8 @@
-"""One model measured and predicted: plain arrays, before anything goes on the wire."""
+"""Measures one model and predicts its curves: plain arrays, before anything goes on the wire.
+
+`measure` takes influence, mixing and attention in the same passes, then recall, then computes the
+predictions. A prediction that fails becomes a warning; a measurement that fails ends the job.
+"""
 
 from __future__ import annotations
 
@@ -8,48 +12,49 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lacuna.contract.errors import InvalidRequest, OutOfMemory
 from lacuna.contract.profile_requests import PREDICTION_NAMES, PredictionName, ProfileRequest
-from lacuna.evidence import aggregates
 from lacuna.theory import rollout
 from workers import faults
-from workers.attention.kernels import KernelTap, detail_that_fits
+from workers.attention.kernels import KernelRecorder, finest_detail
 from workers.attention.statistics import KernelStatistics
 from workers.documents import DocumentSet
 from workers.influence import influence
+from workers.influence.batching import Recorder
 from workers.influence.influence import InfluenceResult
-from workers.influence.mixing import MixingTap, Tap
+from workers.influence.mixing import MixingRecorder
 from workers.instrument import Instrumentation
 from workers.instrument.positions import positions_off
 from workers.job import predictions
 from workers.lease import Interruption
 from workers.models.loaded import LoadedModel
 from workers.recall import needle
-from workers.recall.needle import NeedleResult, Plan, plan
+from workers.recall.needle import NeedleResult
 from workers.second_moment import moments
 
 F64 = NDArray[np.float64]
 log = logging.getLogger(__name__)
 OnProgress = Callable[[float, str], None]
 
-# Where the phases end, for the progress bar: the second moment takes as long as all the rest.
+# Where the phases end on the progress bar. The second moment takes as long as all the rest.
 READ, MEASURED, NEEDLED, PREDICTED = 0.05, 0.50, 0.58, 0.98
 
 
 @dataclass(frozen=True)
-class Subject:
-    """What is measured, on what, and what was asked.
+class ProfileTask:
+    """One profile to make: the model, what it reads, and what was asked.
 
     Attributes:
         loaded: the model.
         instrumentation: where to hook it.
         documents: what it reads.
         request: objective, predictions, ablation.
-        on_progress: called with the share done and what is being done; what it raises ends it.
+        on_progress: called with the share done and a message; what it raises ends the measurement.
         check: called several times a second, also within a pass; what it raises ends it too.
     """
 
@@ -65,22 +70,37 @@ class Subject:
         """n, tokens per document."""
         return int(self.documents.ids.shape[1])
 
-    def share(self, low: float, high: float, what: str) -> Callable[[int, int], None]:
-        """What tells (done, of) as progress between two shares of the whole."""
+    def progress_between(self, low: float, high: float, what: str) -> Callable[[int, int], None]:
+        """A callback that reports (done, of) as progress from `low` to `high`."""
 
-        def tell(done: int, of: int) -> None:
+        def report(done: int, of: int) -> None:
             self.on_progress(low + (high - low) * done / max(of, 1), f"{what} {done}/{of}")
 
-        return tell
+        return report
 
 
 @dataclass
 class Measurement:
-    """Everything that was found out about one model. Shapes as in the parts' own docstrings."""
+    """Everything that was found out about one model.
+
+    Attributes:
+        influence: gradient norms of every document.
+        aggregate: how documents are combined into one curve.
+        mixing: lambda; None where it is undefined.
+        attention: what was seen of the kernels; None where they could not be watched.
+        needle: recall by depth; None when it was not asked for.
+        predictions: by name, [n], each sums to 1.
+        forces: mask, residual, positions and content, switched on in turn.
+        collapse: the depth limit; None when no kernel is known.
+        monotone: by attention layer, the largest violation of monotonicity; None when the kernels
+            were not kept.
+        warnings: what to know when reading the result.
+        predict_seconds: wall time of the predictions.
+    """
 
     influence: InfluenceResult
-    how: aggregates.Aggregate
-    mixing: MixingTap | None = None
+    aggregate: Literal["mean", "rms"]
+    mixing: MixingRecorder | None = None
     attention: KernelStatistics | None = None
     needle: NeedleResult | None = None
     predictions: dict[PredictionName, F64] = field(default_factory=dict)
@@ -91,76 +111,71 @@ class Measurement:
     predict_seconds: float = 0.0
 
 
-def measure(subject: Subject, *, batch_size: int) -> Measurement:
-    """Measure influence, mixing and kernels in one pass, then predictions.
+def measure(task: ProfileTask, *, batch_size: int) -> Measurement:
+    """Measure influence, mixing and kernels in one pass, then recall, then predict.
 
     Args:
-        subject: what to measure.
+        task: what to measure.
         batch_size: documents at once; 0 chooses.
 
     Raises:
         LacunaError: what the parts raise.
     """
-    request = subject.request
+    request = task.request
     with ExitStack() as exits:
         if request.positional_encoding == "off":
-            exits.enter_context(positions_off(subject.loaded.model, subject.instrumentation))
-        planned = _needle_plan(subject)  # what may be refused is, before anything is measured
-        found = _pass(subject, batch_size)
+            exits.enter_context(positions_off(task.loaded.model, task.instrumentation))
+        planned = None
+        if request.needle is not None:  # whatever this refuses is refused before measuring
+            planned = needle.plan(
+                task.loaded,
+                task.length,
+                depths=request.needle.depths,
+                facts=request.needle.facts,
+                seed=request.seed,
+            )
+        found = _measure_influence(task, batch_size)
         if planned is not None:
             found.needle = needle.run(
-                subject.loaded,
+                task.loaded,
                 planned,
-                on_batch=subject.share(MEASURED, NEEDLED, "needle prompt"),
-                check=subject.check,
+                on_batch=task.progress_between(MEASURED, NEEDLED, "needle prompt"),
+                check=task.check,
             )
         started = time.perf_counter()
-        _predict(found, subject)
+        _predict(found, task)
         found.predict_seconds = time.perf_counter() - started
     return found
 
 
-def _needle_plan(subject: Subject) -> Plan | None:
-    asked, seed = subject.request.needle, subject.request.seed
-    if asked is None:
-        return None
-    return plan(subject.loaded, subject.length, depths=asked.depths, facts=asked.facts, seed=seed)
-
-
-def _pass(subject: Subject, batch_size: int) -> Measurement:
-    model, sites = subject.loaded.model, subject.instrumentation.sites
-    mixing = MixingTap(model, sites) if sites else None
-    kernels = _kernel_tap(subject)
-    taps: list[Tap] = [tap for tap in (mixing, kernels) if tap is not None]
-    request = subject.request
+def _measure_influence(task: ProfileTask, batch_size: int) -> Measurement:
+    """Influence, with mixing and kernels recorded in the same passes where they can be."""
+    model, instrumentation, request = task.loaded.model, task.instrumentation, task.request
+    mixing, kernels = None, None
+    if instrumentation.branches:
+        mixing = MixingRecorder(model, instrumentation.branches)
+    if instrumentation.capture != "none":
+        detail = finest_detail(instrumentation, task.length)
+        kernels = KernelRecorder(model, instrumentation, detail, check=task.check)
+    recorders: list[Recorder] = [one for one in (mixing, kernels) if one is not None]
     result = influence.measure(
-        subject.loaded,
-        subject.documents,
+        task.loaded,
+        task.documents,
         objective=request.resolved_objective,
         probes=request.probes,
         seed=request.seed,
-        target_ids=_target_ids(subject.loaded, request),
+        target_ids=_target_ids(task.loaded, request),
         batch_size=batch_size,
-        taps=taps,
-        on_batch=subject.share(READ, MEASURED, "document"),
-        check=subject.check,
+        recorders=recorders,
+        on_batch=task.progress_between(READ, MEASURED, "document"),
+        check=task.check,
     )
     return Measurement(
         influence=result,
-        how="rms" if request.resolved_objective == "jacobian" else "mean",
+        aggregate="rms" if request.resolved_objective == "jacobian" else "mean",
         mixing=mixing,
         attention=None if kernels is None else kernels.result(),
     )
-
-
-def _kernel_tap(subject: Subject) -> KernelTap | None:
-    model, instrumentation = subject.loaded.model, subject.instrumentation
-    if instrumentation.capture == "none":
-        return None
-    detail = detail_that_fits(model, instrumentation, subject.length)
-    # The head average is all that the profile needs; it costs a fraction of every head's kernel.
-    kept = "mean" if detail == "per_head" else detail
-    return KernelTap(model, instrumentation, kept, check=subject.check)
 
 
 def _target_ids(loaded: LoadedModel, request: ProfileRequest) -> Sequence[int] | None:
@@ -174,29 +189,35 @@ def _target_ids(loaded: LoadedModel, request: ProfileRequest) -> Sequence[int] |
     return ids
 
 
-def _predict(found: Measurement, subject: Subject) -> None:
+def _predict(found: Measurement, task: ProfileTask) -> None:
+    """Add the requested predictions, the forces and the depth limit; none without mixing."""
     if found.mixing is None:
         return
-    request = subject.request
-    evidence = predictions.Evidence(
-        length=subject.length,
+    inputs = predictions.PredictionInputs(
+        length=task.length,
         mixing=found.mixing.per_document.mean(axis=0),
         attention=found.attention,
-        content_scale=request.content_scale,
+        content_scale=task.request.content_scale,
     )
-    names = PREDICTION_NAMES if request.predictions is None else request.predictions
-    for name in names:
-        subject.on_progress(NEEDLED, f"predicting {name}")
-        make = _second_moment if name == "second_moment" else partial(_by_theory, name, evidence)
-        _attempt(found, f"no prediction {name}", partial(make, found, subject))
-    _attempt(found, "no forces and no depth diagnostics", lambda: _diagnose(found, evidence))
-    subject.on_progress(PREDICTED, "writing the profile")
+
+    def predict(name: PredictionName) -> None:
+        if name == "second_moment":
+            _second_moment(found, task)
+        else:
+            found.predictions[name] = predictions.predict(name, inputs)
+
+    requested = task.request.predictions
+    for name in PREDICTION_NAMES if requested is None else requested:
+        task.on_progress(NEEDLED, f"predicting {name}")
+        _attempt(found, f"no prediction {name}", partial(predict, name))
+    _attempt(found, "no forces and no depth diagnostics", lambda: _diagnose(found, inputs))
+    task.on_progress(PREDICTED, "writing the profile")
 
 
 def _attempt(found: Measurement, without: str, step: Callable[[], None]) -> None:
-    """A step whose failure becomes a warning: what was measured took minutes and is complete.
+    """Run a step whose failure becomes a warning: the measurement took minutes and is complete.
 
-    Only what ends the job or the process goes through.
+    Only what ends the job or the process passes through.
     """
     try:
         step()
@@ -215,24 +236,18 @@ def _attempt(found: Measurement, without: str, step: Callable[[], None]) -> None
         if fault.code == OutOfMemory.code:
             why = "memory ran out; a shorter `sequence_length` needs less"
         found.warnings.append(f"{without}: {why}")
-    faults.clean_up()  # here, where no traceback holds tensors any more
+    faults.clean_up()  # only here, where the traceback that held tensors is gone
 
 
-def _by_theory(
-    name: PredictionName, evidence: predictions.Evidence, found: Measurement, _subject: Subject
-) -> None:
-    found.predictions[name] = predictions.predict(name, evidence)
-
-
-def _second_moment(found: Measurement, subject: Subject) -> None:
-    ids = subject.documents.ids
+def _second_moment(found: Measurement, task: ProfileTask) -> None:
+    ids = task.documents.ids
     predicted = moments.predict(
-        subject.loaded.model,
-        subject.instrumentation,
+        task.loaded.model,
+        task.instrumentation,
         ids,
-        seed=subject.request.seed,
-        check=subject.check,
-        on_document=subject.share(NEEDLED, PREDICTED, "second moment of document"),
+        seed=task.request.seed,
+        check=task.check,
+        on_document=task.progress_between(NEEDLED, PREDICTED, "second moment of document"),
     )
     if predicted.influence is None or predicted.per_document is None:
         raise predictions.Unavailable(predicted.reason)
@@ -242,12 +257,12 @@ def _second_moment(found: Measurement, subject: Subject) -> None:
         found.warnings.append(f"second_moment: {used} of {len(ids)} documents, evenly spaced")
 
 
-def _diagnose(found: Measurement, evidence: predictions.Evidence) -> None:
-    """Forces, depth limit and the theorem's assumption, as far as the evidence goes."""
-    if evidence.attention is not None and evidence.attention.detail != "distance":
+def _diagnose(found: Measurement, inputs: predictions.PredictionInputs) -> None:
+    """Forces, depth limit and the theorem's assumption, as far as the kernels are known."""
+    if inputs.attention is not None and inputs.attention.detail != "distance":
         found.monotone = [
-            rollout.monotone_violation(predictions.stochastic(layer.mean_kernel()))
-            for layer in evidence.attention.layers
+            rollout.monotone_violation(layer.stochastic_kernel())
+            for layer in inputs.attention.layers
         ]
-    found.forces = predictions.forces(evidence)
-    found.collapse = predictions.collapse(evidence)
+    found.forces = predictions.forces(inputs)
+    found.collapse = predictions.collapse(inputs)

@@ -1,7 +1,8 @@
-"""From what was seen of a model's attention to the curves that theory predicts.
+"""The curves that theory predicts from what was seen of a model's attention: arrays in, arrays out.
 
-Arrays in, arrays out; the formulas stand in `lacuna.theory`, the second-moment rollout's measured
-gains in `workers.second_moment.moments`.
+To add a prediction, add its function to `_BY_NAME` and its name to
+`lacuna.contract.profile_requests`. The formulas are in `lacuna.theory`; the second moment needs the
+model itself and has its own folder, `workers.second_moment`.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ F64 = NDArray[np.float64]
 
 
 class Unavailable(Exception):
-    """This prediction cannot be made for this model; the message says why."""
+    """The prediction cannot be made for this model; the message says why."""
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What predictions are made from.
+class PredictionInputs:
+    """What all predictions are computed from.
 
     Attributes:
         length: n, tokens per document.
@@ -47,63 +48,26 @@ class Evidence:
         return self.attention.layers
 
 
-def predict(name: str, evidence: Evidence) -> F64:
-    """One named prediction, [n], sums to 1.
+def predict(name: str, inputs: PredictionInputs) -> F64:
+    """The prediction of that name, [n], sums to 1.
 
     Raises:
-        Unavailable: the evidence does not suffice.
+        Unavailable: the attention was not seen, or has a mask that theory does not cover.
     """
-    return _BY_NAME[name](evidence)
+    return _BY_NAME[name](inputs)
 
 
-def positional(evidence: Evidence) -> list[Kernel]:
-    """Kernels of mask and positional encoding alone, as the model's own attention showed them."""
-    return [_kernel(layer, evidence.length, 0.0) for layer in evidence.layers()]
+def positional_kernels(inputs: PredictionInputs) -> list[Kernel]:
+    """Kernels of mask and positional encoding alone, as seen in the model's own attention."""
+    return [_kernel(layer, inputs.length, 0.0) for layer in inputs.layers()]
 
 
-def with_content(evidence: Evidence) -> list[Kernel]:
+def content_kernels(inputs: PredictionInputs) -> list[Kernel]:
     """The same with the mean content logit of each head on the diagonal."""
     return [
-        _kernel(layer, evidence.length, layer.content(evidence.content_scale))
-        for layer in evidence.layers()
+        _kernel(layer, inputs.length, layer.content(inputs.content_scale))
+        for layer in inputs.layers()
     ]
-
-
-def measured(evidence: Evidence) -> list[Kernel]:
-    """The mean kernels themselves, averaged over heads and documents.
-
-    For long inputs, whose kernels were not kept, those with the same distance profile and column
-    of token 0.
-    """
-    return [measured_kernel(layer) for layer in evidence.layers()]
-
-
-def stochastic(kernel: F64) -> F64:
-    """Rows scaled to sum 1: attention sinks keep a share for themselves, and float32 rounds."""
-    return np.asarray(kernel / kernel.sum(axis=-1, keepdims=True))
-
-
-def forces(evidence: Evidence) -> list[rollout.Force]:
-    """Causal mask, residual stream, positional encoding and content, switched on in turn."""
-    mixing = evidence.mixing
-    plain = [kernels.uniform(evidence.length)] * mixing.size
-    return rollout.forces(
-        [
-            ("causal_mask", rollout.rollout(plain, np.ones_like(mixing))),
-            ("residual", rollout.rollout(plain, mixing)),
-            ("positional_encoding", rollout.rollout(positional(evidence), mixing)),
-            ("content", rollout.rollout(with_content(evidence), mixing)),
-        ]
-    )
-
-
-def collapse(evidence: Evidence) -> rollout.Collapse:
-    """Whether the model's own rollout collapses onto the first token."""
-    try:
-        layers = measured(evidence)
-    except Unavailable:
-        layers = positional(evidence)
-    return rollout.collapse(layers, evidence.mixing, rollout.rollout(layers, evidence.mixing))
 
 
 def _kernel(layer: LayerStatistics, n: int, diagonal: float | F64) -> Kernel:
@@ -119,15 +83,40 @@ def _kernel(layer: LayerStatistics, n: int, diagonal: float | F64) -> Kernel:
     return kernels.distance(n, layer.bias.by_distance, diagonal=diagonal, window=window)
 
 
-def _cesaro(evidence: Evidence) -> F64:
-    return cesaro.finite(evidence.length, evidence.mixing.size, float(evidence.mixing.mean()))
+def measured_kernels(inputs: PredictionInputs) -> list[Kernel]:
+    """The mean kernels over heads and documents; see `measured_kernel` for long inputs."""
+    return [measured_kernel(layer) for layer in inputs.layers()]
 
 
-_BY_NAME: dict[str, Callable[[Evidence], F64]] = {
-    "attention_only": lambda e: rollout.rollout(positional(e), np.ones_like(e.mixing)),
-    "half_residual": lambda e: rollout.rollout(measured(e), np.full_like(e.mixing, 0.5)),
-    "residual": lambda e: rollout.rollout(positional(e), e.mixing),
-    "residual_content": lambda e: rollout.rollout(with_content(e), e.mixing),
-    "measured_kernel": lambda e: rollout.rollout(measured(e), e.mixing),
+def _cesaro(inputs: PredictionInputs) -> F64:
+    return cesaro.finite(inputs.length, inputs.mixing.size, float(inputs.mixing.mean()))
+
+
+_BY_NAME: dict[str, Callable[[PredictionInputs], F64]] = {
+    "attention_only": lambda e: rollout.rollout(positional_kernels(e), np.ones_like(e.mixing)),
+    "half_residual": lambda e: rollout.rollout(measured_kernels(e), np.full_like(e.mixing, 0.5)),
+    "residual": lambda e: rollout.rollout(positional_kernels(e), e.mixing),
+    "residual_content": lambda e: rollout.rollout(content_kernels(e), e.mixing),
+    "measured_kernel": lambda e: rollout.rollout(measured_kernels(e), e.mixing),
     "cesaro": _cesaro,
 }
+
+
+def forces(inputs: PredictionInputs) -> list[rollout.Force]:
+    """Causal mask, residual stream, positional encoding and content, switched on in turn."""
+    mixing = inputs.mixing
+    plain = [kernels.uniform(inputs.length)] * mixing.size
+    return rollout.forces(
+        [
+            ("causal_mask", rollout.rollout(plain, np.ones_like(mixing))),
+            ("residual", rollout.rollout(plain, mixing)),
+            ("positional_encoding", rollout.rollout(positional_kernels(inputs), mixing)),
+            ("content", rollout.rollout(content_kernels(inputs), mixing)),
+        ]
+    )
+
+
+def collapse(inputs: PredictionInputs) -> rollout.Collapse:
+    """Whether the model's own rollout collapses onto the first token."""
+    layers = measured_kernels(inputs)
+    return rollout.collapse(layers, inputs.mixing, rollout.rollout(layers, inputs.mixing))

@@ -12,8 +12,7 @@ import torch
 from lacuna.contract.errors import OutOfMemory
 from lacuna.contract.profile_requests import ProfileRequest
 from workers.models import loading, sources
-from workers.models.facts import check_length
-from workers.models.loaded import LoadedModel, LoadOptions, device_of, dtype_of
+from workers.models.loaded import LoadedModel, LoadOptions, check_length, device_of, dtype_of
 
 _Key = tuple[str, str, str, int | None, torch.dtype]
 

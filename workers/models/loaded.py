@@ -1,10 +1,7 @@
-"""Where a worker computes, and in which type.
+"""A model in memory, ready to be measured (`LoadedModel`), and the machine it is in.
 
-How much memory a device can still give.
-
-What loading needs to know of the settings.
-
-A model in memory, ready to be measured.
+`LoadOptions` is the worker's share of the settings. `device_of`, `dtype_of` and `available_bytes`
+say where and in which type a model is loaded, and how much memory is left.
 """
 
 from __future__ import annotations
@@ -19,6 +16,8 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from lacuna.architectures.table import max_length
+from lacuna.contract.errors import TooLong
 from lacuna.contract.profile_requests import ProfileRequest
 from service.settings import Settings
 from workers.faults import Misconfigured
@@ -34,10 +33,10 @@ def device_of(options: LoadOptions) -> torch.device:
 
 
 def require_device(options: LoadOptions) -> None:
-    """Find out at the start, and not with the first job, that the device is not there.
+    """Find out at the start, not with the first job, that the device is missing.
 
     Raises:
-        Misconfigured: naming the setting and why.
+        Misconfigured: names the setting and the reason.
     """
     if options.device != "cuda" or torch.cuda.is_available():
         return
@@ -85,7 +84,7 @@ def _container_bytes(cgroup: Path) -> int | None:
 
 
 def gigabytes(amount: float) -> str:
-    """For people: "1.3 GB"."""
+    """An amount of bytes as "1.3 GB"."""
     return f"{amount / 1e9:.1f} GB"
 
 
@@ -94,12 +93,12 @@ class LoadOptions:
     """Folders, device and hub access of one worker.
 
     Attributes:
-        data_dir: the worker's own folder; converted demo weights lie in its `models` folder.
+        data_dir: the worker's own folder; converted demo weights are in its `models` folder.
         model_dir: `local:NAME` resolves below it; None switches local models off.
         device: "auto" takes CUDA when torch sees it.
         hub_token: sent to the hub; None sends nothing, not even a token saved on this machine.
         hub_endpoint: another hub address; None is the public one.
-        hub_cache: where snapshots are kept; None is the hub library's own folder.
+        hub_cache: folder of snapshots; None is the hub library's own.
         cache_bytes: memory that warm models may take together.
         max_layers: layers (blocks, experts) that a configuration may state.
     """
@@ -176,12 +175,52 @@ class LoadedModel:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     @property
+    def width(self) -> int:
+        """Numbers in the input embedding of one token."""
+        return int(self._embeddings.embedding_dim)
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the input embeddings: the model can only read ids below."""
+        return int(self._embeddings.num_embeddings)
+
+    @property
+    def scored_vocabulary(self) -> int:
+        """Rows of the LM head: only ids below have logits."""
+        head: Any = self.model.get_output_embeddings()  # type: ignore[no-untyped-call]
+        weight = getattr(head, "weight", None)
+        return self.vocabulary if weight is None else int(weight.shape[0])
+
+    @property
+    def _embeddings(self) -> Any:
+        return self.model.get_input_embeddings()
+
+    @property
     def parameters(self) -> int:
-        """Number of parameters; tied ones count once."""
+        """Number of parameters; tied ones count once, however often they are used."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     @property
     def nbytes(self) -> int:
-        """Memory of weights and buffers."""
+        """Memory of weights and buffers, in bytes."""
         tensors = [*self.model.parameters(), *self.model.buffers()]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def check_length(model: str, config: Any, length: int) -> None:
+    """Refuse inputs longer than the model's position table or declared context.
+
+    Args:
+        model: id, for the message.
+        config: the language model's own.
+        length: in tokens.
+
+    Raises:
+        TooLong: names the limit.
+    """
+    limit = max_length(config)
+    if limit is not None and length > limit:
+        raise TooLong(
+            f"`sequence_length`: {length} tokens are more than the {limit} that {model} can take",
+            field="sequence_length",
+        )

@@ -39,13 +39,13 @@ from transformers.utils import logging as transformers_logging
 
 from lacuna.contract.errors import ModelUnsupported, OutOfMemory
 from lacuna.contract.profile_requests import ProfileRequest
-from workers.faults import is_out_of_memory, is_machine_fault
+from workers.faults import is_machine_fault, is_out_of_memory
 from workers.models import sources
-from workers.models.facts import check_length
 from workers.models.loaded import (
     LoadedModel,
     LoadOptions,
     available_bytes,
+    check_length,
     device_of,
     dtype_of,
     gigabytes,
@@ -108,9 +108,9 @@ def build(source: Source, request: ProfileRequest, options: LoadOptions) -> Load
     """Make the model of files that are here already."""
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     with judging(source.model):
-        sources.check(source.model, source.config, options.max_layers)
+        sources.check_layer_count(source.model, source.config, options.max_layers)
         config = _config(source)
-        sources.check(source.model, config.to_dict(), options.max_layers)
+        sources.check_layer_count(source.model, config.to_dict(), options.max_layers)
         check_length(source.model, config.get_text_config(), request.sequence_length)
     device = device_of(options)
     dtype = dtype_of(request, device)

@@ -1,10 +1,8 @@
-"""How large a model may be, judged by its configuration before anything is built.
+"""From a model id to files and a revision: hub, `local:`, `demo:` and presets.
 
-Building takes time in proportion to the number of modules even where no memory is allocated.
-
-`local:NAME`: a folder below the operator's model folder, never anything outside it.
-
-From a model id to files and a revision: hub, `local:`, `demo:` and presets.
+`resolve` finds the revision, `fetch` brings the files here. `check_layer_count` limits what a
+configuration may ask for. A local model is a folder below the operator's model folder, and nothing
+outside that folder is ever read.
 """
 
 from __future__ import annotations
@@ -22,116 +20,6 @@ from lacuna.contract.errors import ModelNotFound, ModelUnsupported, TooLarge
 from lacuna.contract.profile_requests import ProfileRequest
 from workers.models import demo, hub, weights
 from workers.models.loaded import LoadOptions
-
-_COUNTS = re.compile(r"(.*_)?(n_?)?(layers?|blocks?|depths?|experts?)")
-"""Names under which configurations state how many modules there are."""
-
-
-def check(model: str, config: Mapping[str, Any], most: int) -> None:
-    """Refuse a configuration with more layers (blocks, experts), in any of its parts, than `most`.
-
-    Raises:
-        TooLarge: naming the field of the configuration, the limit and its setting.
-    """
-    for name, count in _counts(config):
-        if count > most:
-            raise TooLarge(
-                f"`model`: {model} has {name} = {count}, above the limit of {most} "
-                "(LACUNA_MAX_MODEL_LAYERS)",
-                field="model",
-            )
-
-
-def _counts(config: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _counts(value)
-        elif isinstance(name, str) and name == "layer_types" and isinstance(value, (list, tuple)):
-            yield f"len({name})", len(value)
-        elif (
-            isinstance(name, str)
-            and _COUNTS.fullmatch(name)
-            and isinstance(value, (int, float))
-            and not isinstance(value, bool)
-        ):
-            yield name, value
-
-
-_Stamp = tuple[str, int, int, int]
-_DIGESTS: dict[_Stamp, str] = {}  # by path, inode, size and time: large files are read once
-
-
-def names(model_dir: Path | None) -> list[str]:
-    """Local models that could be asked for, sorted: folders with a config.json."""
-    if model_dir is None or not model_dir.is_dir():
-        return []
-    found = []
-    for entry in sorted(model_dir.iterdir()):
-        try:
-            folder = find(entry.name, model_dir)
-        except ModelNotFound:
-            continue
-        if (folder / "config.json").is_file():
-            found.append(entry.name)
-    return found
-
-
-def find(name: str, model_dir: Path | None) -> Path:
-    """Folder of a local model, symlinks resolved.
-
-    Raises:
-        ModelNotFound: local models are switched off, there is no such folder, or the name or one
-            of the files that would be read leads outside the model folder.
-    """
-    if model_dir is None:
-        raise ModelNotFound(
-            "`model`: this worker serves no local models (LACUNA_MODEL_DIR is not set)",
-            field="model",
-        )
-    missing = ModelNotFound(f"`model`: no local model is named {name!r}", field="model")
-    if not name or name.startswith(".") or any(sign in name for sign in "/\\\0"):
-        raise missing
-    root = model_dir.resolve()
-    try:
-        folder = (root / name).resolve(strict=True)
-    except OSError as error:  # no such folder, a loop of links, a name too long for the disk
-        raise missing from error
-    if not folder.is_relative_to(root) or folder == root or not folder.is_dir():
-        raise missing
-    if not all(path.resolve().is_relative_to(root) for path in _read(folder)):
-        raise missing
-    return folder
-
-
-def digest(folder: Path) -> str:
-    """Content digest (40 hex characters) of every file that loading would read.
-
-    Names and contents count, times and places do not: a copied folder is the same model.
-    """
-    whole = hashlib.sha256()
-    for path in _read(folder):
-        whole.update(f"{path.name}\0{_file_digest(path)}\n".encode())
-    return whole.hexdigest()[:40]
-
-
-def files(folder: Path) -> list[str]:
-    """Names at the top level of a folder."""
-    return sorted(entry.name for entry in folder.iterdir() if entry.is_file())
-
-
-def _read(folder: Path) -> Iterator[Path]:
-    present = files(folder)
-    for name in sorted(weights.config_files(present) | weights.weight_files(present)):
-        yield folder / name
-
-
-def _file_digest(path: Path) -> str:
-    stat = path.stat()
-    stamp = (str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns)
-    if stamp not in _DIGESTS:
-        with path.open("rb") as file:
-            _DIGESTS[stamp] = hashlib.file_digest(file, "sha256").hexdigest()
-    return _DIGESTS[stamp]
 
 
 @dataclass(frozen=True)
@@ -181,8 +69,8 @@ def resolve(request: ProfileRequest, options: LoadOptions) -> Resolved:
         place = demo.folder(name, options.data_dir)
     elif model.startswith("local:"):
         _no_revision(request)
-        place = find(model.removeprefix("local:"), options.model_dir)
-        revision = digest(place)
+        place = local_folder(model.removeprefix("local:"), options.model_dir)
+        revision = folder_digest(place)
     elif not pretrained and request.revision is None and (preset := find_preset(model)):
         place, revision = preset, _digest(preset.config)
     elif model.startswith("preset:"):
@@ -198,7 +86,7 @@ def resolve(request: ProfileRequest, options: LoadOptions) -> Resolved:
 
 
 def fetch(resolved: Resolved, options: LoadOptions) -> Source:
-    """Bring the files here and check that they are of a kind that can be used.
+    """Bring the files here and refuse kinds that cannot be used.
 
     Raises:
         ModelNotFound, ModelGated, ModelUnreachable, ModelUnsupported, WeightsUnsafe.
@@ -210,15 +98,15 @@ def fetch(resolved: Resolved, options: LoadOptions) -> Source:
         folder = hub.fetch(place, options, pretrained=pretrained)
     else:
         folder = place
-        weights.check_files(model, files(folder), pretrained=pretrained)
+        weights.check_files(model, top_level_files(folder), pretrained=pretrained)
     if pretrained:
-        weights.check_index(model, folder, files(folder))
+        weights.check_index(model, folder, top_level_files(folder))
     with weights.judging(model):
         config = _read_config(model, folder)
         weights.check_config(model, config, pretrained=pretrained)
     if not pretrained:
         config.pop("quantization_config", None)
-    has_tokenizer = weights.has_tokenizer(files(folder))
+    has_tokenizer = weights.has_tokenizer(top_level_files(folder))
     return Source(model, resolved.revision, pretrained, config, folder, has_tokenizer)
 
 
@@ -237,10 +125,129 @@ def _read_config(model: str, folder: Path) -> dict[str, Any]:
             f"`model`: config.json of {model} is not readable JSON", field="model"
         ) from error
     if not isinstance(config, dict):
-        raise ModelUnsupported(f"`model`: config.json of {model} is no object", field="model")
+        raise ModelUnsupported(
+            f"`model`: config.json of {model} is not a JSON object", field="model"
+        )
     return config
 
 
-def _digest(config: dict[str, Any]) -> str:
-    text = json.dumps(config, sort_keys=True, separators=(",", ":"))
+def _digest(config: Mapping[str, Any]) -> str:
+    text = json.dumps(dict(config), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+# --- local models ---------------------------------------------------------------------------------
+
+_Stamp = tuple[str, int, int, int]
+_DIGESTS: dict[_Stamp, str] = {}  # by path, inode, size and time: a large file is read once
+
+
+def local_names(model_dir: Path | None) -> list[str]:
+    """Names of the local models, sorted: folders with a config.json."""
+    if model_dir is None or not model_dir.is_dir():
+        return []
+    found = []
+    for entry in sorted(model_dir.iterdir()):
+        try:
+            folder = local_folder(entry.name, model_dir)
+        except ModelNotFound:
+            continue
+        if (folder / "config.json").is_file():
+            found.append(entry.name)
+    return found
+
+
+def local_folder(name: str, model_dir: Path | None) -> Path:
+    """Folder of a local model, symlinks resolved.
+
+    Raises:
+        ModelNotFound: local models are switched off, there is no such folder, or the name or one
+            of the files that would be read leads outside the model folder.
+    """
+    if model_dir is None:
+        raise ModelNotFound(
+            "`model`: this worker serves no local models (LACUNA_MODEL_DIR is not set)",
+            field="model",
+        )
+    missing = ModelNotFound(f"`model`: no local model is named {name!r}", field="model")
+    if not name or name.startswith(".") or any(sign in name for sign in "/\\\0"):
+        raise missing
+    root = model_dir.resolve()
+    try:
+        folder = (root / name).resolve(strict=True)
+    except OSError as error:  # no such folder, a loop of links, a name too long for the disk
+        raise missing from error
+    if not folder.is_relative_to(root) or folder == root or not folder.is_dir():
+        raise missing
+    if not all(path.resolve().is_relative_to(root) for path in _files_read(folder)):
+        raise missing
+    return folder
+
+
+def folder_digest(folder: Path) -> str:
+    """Digest (40 hex characters) of the names and contents of all files that loading would read.
+
+    Paths and times do not count: a copied folder is the same model.
+    """
+    whole = hashlib.sha256()
+    for path in _files_read(folder):
+        whole.update(f"{path.name}\0{_file_digest(path)}\n".encode())
+    return whole.hexdigest()[:40]
+
+
+def top_level_files(folder: Path) -> list[str]:
+    """Names at the top level of a folder."""
+    return sorted(entry.name for entry in folder.iterdir() if entry.is_file())
+
+
+def _files_read(folder: Path) -> Iterator[Path]:
+    present = top_level_files(folder)
+    for name in sorted(weights.config_files(present) | weights.weight_files(present)):
+        yield folder / name
+
+
+def _file_digest(path: Path) -> str:
+    stat = path.stat()
+    stamp = (str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    if stamp not in _DIGESTS:
+        with path.open("rb") as file:
+            _DIGESTS[stamp] = hashlib.file_digest(file, "sha256").hexdigest()
+    return _DIGESTS[stamp]
+
+
+# --- the size that a configuration states ---------------------------------------------------------
+
+_COUNTS = re.compile(r"(.*_)?(n_?)?(layers?|blocks?|depths?|experts?)")
+"""Names under which configurations state how many modules there are."""
+
+
+def check_layer_count(model: str, config: Mapping[str, Any], most: int) -> None:
+    """Refuse a configuration with more layers (blocks, experts), in any of its parts, than `most`.
+
+    Building takes time in proportion to the number of modules, even without memory for weights.
+
+    Raises:
+        TooLarge: names the field of the configuration, the limit and its setting.
+    """
+    for name, count in _counts(config):
+        if count > most:
+            raise TooLarge(
+                f"`model`: {model} has {name} = {count}, above the limit of {most} "
+                "(LACUNA_MAX_MODEL_LAYERS)",
+                field="model",
+            )
+
+
+def _counts(config: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _counts(value)
+        elif isinstance(name, str) and name == "layer_types" and isinstance(value, (list, tuple)):
+            yield f"len({name})", len(value)
+        elif (
+            isinstance(name, str)
+            and _COUNTS.fullmatch(name)
+            and isinstance(value, (int, float))
+            and not isinstance(value, bool)
+        ):
+            yield name, value

@@ -26,8 +26,9 @@ from lacuna.contract.errors import DocumentsUnusable, NotFinite
 from lacuna.theory.curve import Curve
 from workers.documents import check_vocabulary, corpus
 from workers.documents.tokens import Policy, encode, policy
-from workers.influence import batching, passes
-from workers.influence.passes import Check, go_on, interruptible, throttled
+from workers.influence import batching
+from workers.instrument import model_pass
+from workers.instrument.model_pass import Check, interruptible, no_check, throttled
 from workers.models.loaded import LoadedModel
 
 F64 = NDArray[np.float64]
@@ -216,7 +217,7 @@ def measure(
     seed: int = 0,
     batch_size: int = 0,
     on_batch: Callable[[int, int], None] | None = None,
-    check: Check = go_on,
+    check: Check = no_check,
 ) -> NeedleResult:
     """Measure recall of `facts` facts at `depths` depths, evenly spread from start to question.
 
@@ -245,7 +246,7 @@ def run(
     *,
     batch_size: int = 0,
     on_batch: Callable[[int, int], None] | None = None,
-    check: Check = go_on,
+    check: Check = no_check,
 ) -> NeedleResult:
     """Measure what was planned; arguments and errors as in `measure`."""
     depths, drawn = planned.depths, planned.facts
@@ -273,8 +274,11 @@ def _log_probabilities(
     mask = torch.arange(keep) >= keep - torch.tensor(values)[:, None]
 
     def one_batch(first: int, rows: Tensor) -> None:
-        with torch.no_grad(), passes.observed(loaded.model, keep=keep, gradients=False) as seen:
-            logits = passes.logits(loaded.model, rows[:, :-1], seen, keep=keep)
+        with (
+            torch.no_grad(),
+            model_pass.pass_hooks(loaded.model, keep=keep, gradients=False) as trace,
+        ):
+            logits = model_pass.last_logits(loaded.model, rows[:, :-1], trace, keep=keep)
         wanted = rows[:, -keep:].to(logits.device)
         tokens = logits.log_softmax(dim=-1).gather(-1, wanted[..., None])[..., 0].double().cpu()
         counted = mask[first : first + len(rows)]
@@ -282,8 +286,8 @@ def _log_probabilities(
         if on_batch is not None:
             on_batch(first + len(rows), len(prompts))
 
-    how = batching.plan(loaded, prompts, batch_size, gradients=False, keep=keep)
-    batching.run(loaded, prompts, how, one_batch)
+    how = batching.plan_batches(loaded, prompts, batch_size, gradients=False, keep=keep)
+    batching.run_batches(loaded, prompts, how, one_batch)
     if not np.isfinite(found).all():
         raise NotFinite(f"log-probabilities of {loaded.id} are NaN or infinite in {loaded.dtype}")
     return found

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from lacuna.theory.kernels import standard_slopes
-from workers.attention.kernels import KernelTap, detail_that_fits, document_kernels
+from workers.attention.kernels import KernelRecorder, document_kernels, finest_detail
 from workers.attention.statistics import Detail, KernelStatistics
 from workers.instrument import attention, inspect
 from workers.instrument.attention import AttentionCall, BatchShape
@@ -38,12 +38,12 @@ def ids(one_thread: None) -> Tensor:
 def watched(
     model: PreTrainedModel, ids: Tensor, detail: Detail = "per_head", size: int = 3
 ) -> KernelStatistics:
-    with KernelTap(model, inspect(model), detail) as tap, torch.no_grad():
+    with KernelRecorder(model, inspect(model), detail) as recorder, torch.no_grad():
         for batch in ids.split(size):
-            tap.start_batch(batch)
+            recorder.start_batch(batch)
             model(input_ids=batch, use_cache=False)
-            tap.end_batch()
-    return tap.result()
+            recorder.end_batch()
+    return recorder.result()
 
 
 @pytest.mark.parametrize("family", TRUSTWORTHY)
@@ -100,13 +100,13 @@ def gradient(model: PreTrainedModel, ids: Tensor) -> Tensor:
 @pytest.mark.parametrize("family", [*EVERY_PATH, "mpt", "xglm", "minicpm3", "granite"])
 def test_watching_leaves_the_gradient_alone(family: str, ids: Tensor) -> None:
     model = build(family)
-    with KernelTap(model, inspect(model)) as tap:
-        tap.start_batch(ids)
+    with KernelRecorder(model, inspect(model)) as recorder:
+        recorder.start_batch(ids)
         under_watch = gradient(model, ids)
     alone = gradient(model, ids)
     torch.testing.assert_close(under_watch, alone, rtol=1e-4, atol=1e-6 * float(alone.abs().max()))
     without_gradient = watched(model, ids)
-    for a, b in zip(tap.result().layers, without_gradient.layers, strict=True):
+    for a, b in zip(recorder.result().layers, without_gradient.layers, strict=True):
         np.testing.assert_allclose(a.head_kernels(), b.head_kernels(), atol=1e-6)
 
 
@@ -127,10 +127,10 @@ def checkpointed(model: PreTrainedModel) -> Iterator[None]:
 def test_recomputed_layers_count_once(family: str, ids: Tensor) -> None:
     model = build(family)
     plain = watched(model, ids)
-    with KernelTap(model, inspect(model)) as tap, checkpointed(model):
-        tap.start_batch(ids)
+    with KernelRecorder(model, inspect(model)) as recorder, checkpointed(model):
+        recorder.start_batch(ids)
         gradient(model, ids)
-    for a, b in zip(tap.result().layers, plain.layers, strict=True):
+    for a, b in zip(recorder.result().layers, plain.layers, strict=True):
         np.testing.assert_allclose(a.head_kernels(), b.head_kernels(), atol=1e-6)
         np.testing.assert_allclose(a.diagonal, b.diagonal, rtol=1e-4, atol=1e-6)
 
@@ -270,8 +270,8 @@ def test_the_model_is_as_it_was(family: str, failing: bool, ids: Tensor) -> None
     model = build(family)
     before = (model.config._attn_implementation, model(input_ids=ids).logits)
     with pytest.raises(KeyError) if failing else nullcontext():  # noqa: SIM117
-        with KernelTap(model, inspect(model)) as tap:
-            tap.start_batch(ids)
+        with KernelRecorder(model, inspect(model)) as recorder:
+            recorder.start_batch(ids)
             model(input_ids=ids)
             if failing:
                 raise KeyError
@@ -282,21 +282,21 @@ def test_the_model_is_as_it_was(family: str, failing: bool, ids: Tensor) -> None
 @pytest.mark.parametrize("complete", [0, 1])
 def test_passes_may_be_begun_anew(complete: int, ids: Tensor) -> None:
     model = build("llama")
-    with KernelTap(model, inspect(model)) as tap, torch.no_grad():
+    with KernelRecorder(model, inspect(model)) as recorder, torch.no_grad():
         for _ in range(complete):
-            tap.start_batch(ids)
+            recorder.start_batch(ids)
             model(input_ids=ids)
-            tap.end_batch()
-        tap.start_batch(ids)
+            recorder.end_batch()
+        recorder.start_batch(ids)
         model.model(input_ids=ids.flip(0))  # broken off: never ended
         with pytest.raises(RuntimeError, match="broken off"):
-            tap.start_batch(ids)
-        tap.reset()
+            recorder.start_batch(ids)
+        recorder.reset()
         for batch in ids.split(2):
-            tap.start_batch(batch)
+            recorder.start_batch(batch)
             model(input_ids=batch)
-            tap.end_batch()
-        found = tap.result()
+            recorder.end_batch()
+        found = recorder.result()
     assert found.documents == 3
     np.testing.assert_allclose(
         found.layers[0].head_kernels(), watched(model, ids).layers[0].head_kernels(), atol=1e-6
@@ -305,11 +305,11 @@ def test_passes_may_be_begun_anew(complete: int, ids: Tensor) -> None:
 
 def test_documents_of_two_lengths_do_not_mix(ids: Tensor) -> None:
     model = build("llama")
-    with KernelTap(model, inspect(model)) as tap, torch.no_grad():
-        tap.start_batch(ids)
+    with KernelRecorder(model, inspect(model)) as recorder, torch.no_grad():
+        recorder.start_batch(ids)
         model(input_ids=ids)
-        tap.end_batch()
-        tap.start_batch(ids[:, :9])
+        recorder.end_batch()
+        recorder.start_batch(ids[:, :9])
         with pytest.raises(ValueError, match="9 and 24"):
             model(input_ids=ids[:, :9])
 
@@ -339,9 +339,9 @@ def test_detail_follows_the_budget() -> None:
     model = build("llama")
     found = inspect(model)
     size = 4 * 4 * 100**2  # layers x bytes x n^2
-    assert detail_that_fits(model, found, 100, budget=4 * size) == "per_head"
-    assert detail_that_fits(model, found, 100, budget=4 * size - 1) == "mean"
-    assert detail_that_fits(model, found, 100, budget=size - 1) == "distance"
+    assert finest_detail(model, found, 100, budget=4 * size) == "per_head"
+    assert finest_detail(model, found, 100, budget=4 * size - 1) == "mean"
+    assert finest_detail(model, found, 100, budget=size - 1) == "distance"
 
 
 def test_kernels_that_were_not_kept_are_refused(ids: Tensor) -> None:

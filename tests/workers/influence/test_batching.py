@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lacuna.contract.errors import OutOfMemory
-from workers.attention.kernels import KernelTap
+from workers.attention.kernels import KernelRecorder
 from workers.documents import DocumentSet
-from workers.influence import batching, influence, passes
-from workers.influence.batching import MemoryModel, Plan
-from workers.influence.mixing import MixingTap
-from workers.instrument import inspect
-from workers.instrument.sites import Site, Tap
+from workers.influence import batching, influence
+from workers.influence.batching import BatchPlan, MemoryEstimate
+from workers.influence.mixing import MixingRecorder
+from workers.instrument import inspect, model_pass
+from workers.instrument.branches import AttentionBranch, HookPoint
 from workers.models import loaded as memory
 from workers.models.loaded import LoadedModel
 
@@ -34,7 +34,7 @@ def some_ids(count: int = 8, length: int = 100) -> torch.Tensor:
 def test_the_longest_document_fits_and_a_longer_one_does_not(
     linear: float, quadratic: float, available: float
 ) -> None:
-    model = MemoryModel(linear, quadratic)
+    model = MemoryEstimate(linear, quadratic)
     longest = model.longest(available)
     assert model.bytes(longest) <= available * (1 + 1e-9)
     assert model.bytes(longest + 2) > available
@@ -47,7 +47,7 @@ def test_two_short_passes_foretell_what_a_long_one_saves(
     model = tiny_model()
     model.set_attn_implementation(implementation)
     loaded, ids = as_loaded(model), some_ids(1, 120)
-    foretold = batching.memory_model(loaded, ids).bytes(120)
+    foretold = batching.estimate_memory(loaded, ids).bytes(120)
     assert foretold == pytest.approx(batching._saved_bytes(loaded, ids), rel=0.03)
 
 
@@ -58,7 +58,7 @@ def test_attention_that_is_not_fused_needs_quadratic_memory(
     quadratic = {}
     for implementation in ("sdpa", "eager"):
         model.set_attn_implementation(implementation)
-        quadratic[implementation] = batching.memory_model(as_loaded(model), some_ids()).quadratic
+        quadratic[implementation] = batching.estimate_memory(as_loaded(model), some_ids()).quadratic
     assert quadratic["eager"] >= 3 * 4 * 4  # layers x heads x bytes of the softmax alone
     assert quadratic["sdpa"] < quadratic["eager"] / 3
 
@@ -67,10 +67,10 @@ def test_size_follows_from_the_length_alone_when_memory_is_plenty(
     tiny_model: Callable[..., Any], as_loaded: Callable[..., LoadedModel]
 ) -> None:
     loaded = as_loaded(tiny_model())
-    assert batching.plan(loaded, some_ids(64, 128), 0) == Plan(4)
-    assert batching.plan(loaded, some_ids(2, 128), 0) == Plan(2)
-    assert batching.plan(loaded, some_ids(64, 128), 7) == Plan(7)
-    assert batching.plan(loaded, some_ids(3, 128), 7) == Plan(3)
+    assert batching.plan_batches(loaded, some_ids(64, 128), 0) == BatchPlan(4)
+    assert batching.plan_batches(loaded, some_ids(2, 128), 0) == BatchPlan(2)
+    assert batching.plan_batches(loaded, some_ids(64, 128), 7) == BatchPlan(7)
+    assert batching.plan_batches(loaded, some_ids(3, 128), 7) == BatchPlan(3)
 
 
 def test_scarce_memory_lowers_it_then_spares_and_too_little_names_the_longest(
@@ -80,20 +80,20 @@ def test_scarce_memory_lowers_it_then_spares_and_too_little_names_the_longest(
 ) -> None:
     loaded = as_loaded(tiny_model(num_hidden_layers=12))
     ids = some_ids(64, 100)
-    one = batching.memory_model(loaded, ids).bytes(100)
-    for documents, expected in ((8, Plan(4)), (4, Plan(2)), (2, Plan(1)), (1, Plan(2, True))):
+    one = batching.estimate_memory(loaded, ids).bytes(100)
+    for documents, expected in ((8, BatchPlan(4)), (4, BatchPlan(2)), (2, BatchPlan(1)), (1, BatchPlan(2, True))):
         available = int(documents * one)
         monkeypatch.setattr(batching, "available_bytes", lambda _device, n=available: n)
-        assert batching.plan(loaded, ids, 0) == expected
+        assert batching.plan_batches(loaded, ids, 0) == expected
     monkeypatch.setattr(batching, "available_bytes", lambda _device: int(one / 10))
     with pytest.raises(OutOfMemory, match="largest length that fits is about") as info:
-        batching.plan(loaded, ids, 0)
+        batching.plan_batches(loaded, ids, 0)
     assert info.value.field == "sequence_length"
     longest = int(info.value.detail.rsplit(" ", 1)[1])
     assert 1 < longest < 100
-    assert batching.plan(loaded, ids[:, :longest], 0).sparing
+    assert batching.plan_batches(loaded, ids[:, :longest], 0).checkpointing
     with pytest.raises(OutOfMemory):
-        batching.plan(loaded, ids[:, : longest + 2], 0)
+        batching.plan_batches(loaded, ids[:, : longest + 2], 0)
 
 
 def test_forward_passes_need_one_layer_s_memory(
@@ -103,12 +103,12 @@ def test_forward_passes_need_one_layer_s_memory(
 ) -> None:
     loaded = as_loaded(tiny_model(num_hidden_layers=12))
     ids = some_ids(64, 100)
-    one = batching.memory_model(loaded, ids).bytes(100)
+    one = batching.estimate_memory(loaded, ids).bytes(100)
     monkeypatch.setattr(batching, "available_bytes", lambda _device: int(2 * one))
-    assert batching.plan(loaded, ids, 0) == Plan(1)
-    forward = batching.plan(loaded, ids, 0, gradients=False)
+    assert batching.plan_batches(loaded, ids, 0) == BatchPlan(1)
+    forward = batching.plan_batches(loaded, ids, 0, gradients=False)
     assert forward.size >= 3
-    assert not forward.sparing
+    assert not forward.checkpointing
 
 
 def test_logits_and_the_sums_of_taps_count_too(
@@ -118,28 +118,28 @@ def test_logits_and_the_sums_of_taps_count_too(
 ) -> None:
     loaded, ids = as_loaded(tiny_model()), some_ids(8, 100)
     found = inspect(loaded.model)
-    one = batching.memory_model(loaded, ids).bytes(100)
+    one = batching.estimate_memory(loaded, ids).bytes(100)
     monkeypatch.setattr(batching, "available_bytes", lambda _device: int(8 * one / 0.6))
-    assert batching.plan(loaded, ids, 8).size == 8
+    assert batching.plan_batches(loaded, ids, 8).size == 8
     keep = int(one / (3 * 4 * 300))  # their logits take as much as all the rest
-    assert batching.plan(loaded, ids, 0, keep=keep).size == 4 != batching.plan(loaded, ids, 0).size
+    assert batching.plan_batches(loaded, ids, 0, keep=keep).size == 4 != batching.plan_batches(loaded, ids, 0).size
     for detail in ("per_head", "mean", "distance"):
-        tap = KernelTap(loaded.model, found, detail)
-        with tap:
-            tap.start_batch(ids[:1])
+        recorder = KernelRecorder(loaded.model, found, detail)
+        with recorder:
+            recorder.start_batch(ids[:1])
             loaded.model(input_ids=ids[:1], use_cache=False)
         kept = sum(
             value.nbytes
-            for sums in tap._sums.values()
+            for sums in recorder._sums.values()
             for value in vars(sums).values()
             if isinstance(value, torch.Tensor) and value.dim() > 1
         )
         block = 3 * 4 * 4 * 100**2
-        assert tap.held_bytes(100) == kept + block
+        assert recorder.held_bytes(100) == kept + block
     for share, spares in ((1.05, False), (0.95, True)):
-        available = int(share * (one + tap.held_bytes(100)) / 0.6)
+        available = int(share * (one + recorder.held_bytes(100)) / 0.6)
         monkeypatch.setattr(batching, "available_bytes", lambda _device, n=available: n)
-        assert batching.plan(loaded, ids, 1, taps=[tap]).sparing is spares
+        assert batching.plan_batches(loaded, ids, 1, recorders=[recorder]).checkpointing is spares
 
 
 class TestFailedAllocations:
@@ -167,21 +167,21 @@ class TestFailedAllocations:
     ) -> None:
         loaded = as_loaded(tiny_model())
         given = DocumentSet(some_ids(8, 12), leading_bos=False, source="inline")
-        sites = [
-            Site(
-                Tap(f"model.layers.{t}.self_attn", "output", 0, 1.0),
-                Tap(f"model.layers.{t}.input_layernorm", "input", 0, 1.0),
+        branches = [
+            AttentionBranch(
+                HookPoint(f"model.layers.{t}.self_attn", "output", 0, 1.0),
+                HookPoint(f"model.layers.{t}.input_layernorm", "input", 0, 1.0),
             )
             for t in range(3)
         ]
-        calm_tap, tap = MixingTap(loaded.model, sites), MixingTap(loaded.model, sites)
-        calm = influence.measure(loaded, given, batch_size=2, taps=[calm_tap])
+        calm_recorder, recorder = MixingRecorder(loaded.model, branches), MixingRecorder(loaded.model, branches)
+        calm = influence.measure(loaded, given, batch_size=2, recorders=[calm_recorder])
         sizes = self.crowd(monkeypatch, fits=2)
-        found = influence.measure(loaded, given, batch_size=8, taps=[tap])
+        found = influence.measure(loaded, given, batch_size=8, recorders=[recorder])
         assert sizes == [8, 4, 2, 2, 2, 2]
         assert found.batch_size == 2
         np.testing.assert_array_equal(found.norms, calm.norms)
-        np.testing.assert_array_equal(tap.per_document, calm_tap.per_document)
+        np.testing.assert_array_equal(recorder.per_document, calm_recorder.per_document)
 
     @pytest.mark.parametrize("target", [1, 3])
     def test_memory_that_runs_out_late_is_made_up_for(
@@ -195,29 +195,29 @@ class TestFailedAllocations:
         given = DocumentSet(some_ids(8, 12), leading_bos=False, source="inline")
         found = inspect(loaded.model)
         sizes: list[int] = []
-        real = passes.logits
+        real = model_pass.last_logits
 
         def late(model: Any, ids: torch.Tensor, *rest: Any, **options: Any) -> Any:
             logits = real(model, ids, *rest, **options)
             sizes.append(len(ids))
-            if len(sizes) == 2:  # the taps have counted the first batch, and seen the second
+            if len(sizes) == 2:  # the recorders have counted the first batch, and seen the second
                 raise torch.OutOfMemoryError("full")
             return logits
 
-        def measure() -> tuple[Any, MixingTap, KernelTap]:
-            taps = MixingTap(loaded.model, found.sites), KernelTap(loaded.model, found)
+        def measure() -> tuple[Any, MixingRecorder, KernelRecorder]:
+            recorders = MixingRecorder(loaded.model, found.branches), KernelRecorder(loaded.model, found)
             result = influence.measure(
                 loaded,
                 given,
                 objective="target_logprob",
                 target_ids=list(range(3, 3 + target)),
                 batch_size=4,
-                taps=taps,
+                recorders=recorders,
             )
-            return result, *taps
+            return result, *recorders
 
         calm, calm_mixing, calm_kernels = measure()
-        monkeypatch.setattr(passes, "logits", late)
+        monkeypatch.setattr(model_pass, "last_logits", late)
         result, mixing, kernels = measure()
         assert sizes[:6] == [4, 4, 2, 2, 2, 2]
         np.testing.assert_allclose(result.norms, calm.norms, rtol=1e-5)
@@ -250,7 +250,7 @@ class TestFailedAllocations:
         tiny_model: Callable[..., Any],
         as_loaded: Callable[..., LoadedModel],
     ) -> None:
-        """The estimate in the sentence takes passes of other lengths, which no tap may see."""
+        """The estimate in the sentence takes passes of other lengths, which no recorder may see."""
         loaded = as_loaded(tiny_model())
         found = inspect(loaded.model)
 
@@ -259,11 +259,11 @@ class TestFailedAllocations:
                 raise torch.OutOfMemoryError("full")
 
         loaded.model.model.layers[1].mlp.register_forward_pre_hook(full)
-        taps = MixingTap(loaded.model, found.sites), KernelTap(loaded.model, found, "mean")
+        recorders = MixingRecorder(loaded.model, found.branches), KernelRecorder(loaded.model, found, "mean")
         given = DocumentSet(some_ids(2, 50), leading_bos=False, source="inline")
         with pytest.raises(OutOfMemory, match="largest length that fits is about 49"):
             influence.measure(
-                loaded, given, objective=objective, target_ids=target, batch_size=1, taps=taps
+                loaded, given, objective=objective, target_ids=target, batch_size=1, recorders=recorders
             )
 
     def test_one_document_that_fits_only_when_layers_are_computed_twice(
@@ -277,9 +277,9 @@ class TestFailedAllocations:
         found = inspect(loaded.model)
         given = DocumentSet(some_ids(3, 20), leading_bos=False, source="inline")
 
-        def measure() -> tuple[Any, MixingTap, KernelTap]:
-            taps = MixingTap(loaded.model, found.sites), KernelTap(loaded.model, found)
-            return influence.measure(loaded, given, batch_size=1, taps=taps), *taps
+        def measure() -> tuple[Any, MixingRecorder, KernelRecorder]:
+            recorders = MixingRecorder(loaded.model, found.branches), KernelRecorder(loaded.model, found)
+            return influence.measure(loaded, given, batch_size=1, recorders=recorders), *recorders
 
         calm, calm_mixing, calm_kernels = measure()
         real = influence._argmax_probability
@@ -319,7 +319,7 @@ class TestFailedAllocations:
         given = DocumentSet(some_ids(4, 12), leading_bos=False, source="inline")
         self.crowd(monkeypatch, fits=2)
         with pytest.raises(OutOfMemory, match="LACUNA_BATCH_SIZE"):
-            influence.measure(as_loaded(tiny_model()), given, batch_size=4, taps=[Counter()])
+            influence.measure(as_loaded(tiny_model()), given, batch_size=4, recorders=[Counter()])
 
 
 def test_documents_go_to_the_device_batch_by_batch(
@@ -336,7 +336,7 @@ def test_documents_go_to_the_device_batch_by_batch(
         return real(self, *args, **kwargs)
 
     monkeypatch.setattr(torch.Tensor, "to", to)
-    batching.run(as_loaded(tiny_model()), some_ids(7, 4), Plan(3), lambda _first, _batch: None)
+    batching.run_batches(as_loaded(tiny_model()), some_ids(7, 4), BatchPlan(3), lambda _first, _batch: None)
     assert moved == [3, 3, 1]
 
 
@@ -347,7 +347,7 @@ def test_other_failures_pass_through(
         raise RuntimeError("shape mismatch")
 
     with pytest.raises(RuntimeError, match="shape mismatch"):
-        batching.run(as_loaded(tiny_model()), some_ids(), Plan(4), broken)
+        batching.run_batches(as_loaded(tiny_model()), some_ids(), BatchPlan(4), broken)
 
 
 def test_container_limits_count(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,26 +9,26 @@ import torch
 
 from workers.documents import DocumentSet
 from workers.influence import influence
-from workers.influence.mixing import MixingTap
-from workers.instrument.sites import Site, Tap
+from workers.influence.mixing import MixingRecorder
+from workers.instrument.branches import AttentionBranch, HookPoint
 from workers.models.loaded import LoadedModel
 
 
-def llama_sites(layers: int = 3) -> list[Site]:
+def llama_branches(layers: int = 3) -> list[AttentionBranch]:
     return [
-        Site(
-            update=Tap(f"model.layers.{t}.self_attn", "output", 0, 1.0),
-            stream=Tap(f"model.layers.{t}.input_layernorm", "input", 0, 1.0),
+        AttentionBranch(
+            update=HookPoint(f"model.layers.{t}.self_attn", "output", 0, 1.0),
+            stream=HookPoint(f"model.layers.{t}.input_layernorm", "input", 0, 1.0),
         )
         for t in range(layers)
     ]
 
 
-def gpt2_sites(layers: int = 3) -> list[Site]:
+def gpt2_branches(layers: int = 3) -> list[AttentionBranch]:
     return [
-        Site(
-            update=Tap(f"transformer.h.{t}.attn", "output", 0, 1.0),
-            stream=Tap(f"transformer.h.{t}.ln_1", "input", 0, 1.0),
+        AttentionBranch(
+            update=HookPoint(f"transformer.h.{t}.attn", "output", 0, 1.0),
+            stream=HookPoint(f"transformer.h.{t}.ln_1", "input", 0, 1.0),
         )
         for t in range(layers)
     ]
@@ -70,14 +70,14 @@ def test_equals_the_stream_s_own_differences(
     as_loaded: Callable[..., LoadedModel],
 ) -> None:
     model, given = tiny_model(family, dtype="float64"), some_documents()
-    sites = llama_sites() if family == "llama" else gpt2_sites()
+    branches = llama_branches() if family == "llama" else gpt2_branches()
     layers = model.model.layers if family == "llama" else model.transformer.h
     norm = "post_attention_layernorm" if family == "llama" else "ln_2"
-    tap = MixingTap(model, sites)
-    influence.measure(as_loaded(model), given, batch_size=batch_size, taps=[tap])
+    recorder = MixingRecorder(model, branches)
+    influence.measure(as_loaded(model), given, batch_size=batch_size, recorders=[recorder])
     expected = np.array([by_hand(model, layers, norm, ids) for ids in given.ids])
-    np.testing.assert_allclose(tap.per_document, expected.mean(axis=-1), rtol=1e-9)
-    np.testing.assert_allclose(tap.by_token, expected.mean(axis=0), rtol=1e-9)
+    np.testing.assert_allclose(recorder.per_document, expected.mean(axis=-1), rtol=1e-9)
+    np.testing.assert_allclose(recorder.by_token, expected.mean(axis=0), rtol=1e-9)
 
 
 def test_is_a_share_and_leaves_the_result_as_it_was(
@@ -85,26 +85,26 @@ def test_is_a_share_and_leaves_the_result_as_it_was(
 ) -> None:
     loaded, given = as_loaded(tiny_model()), some_documents()
     bare = influence.measure(loaded, given)
-    tap = MixingTap(loaded.model, llama_sites())
-    tapped = influence.measure(loaded, given, taps=[tap])
+    recorder = MixingRecorder(loaded.model, llama_branches())
+    tapped = influence.measure(loaded, given, recorders=[recorder])
     assert bare.norms.tobytes() == tapped.norms.tobytes()
-    assert ((tap.by_token > 0) & (tap.by_token < 1)).all()
+    assert ((recorder.by_token > 0) & (recorder.by_token < 1)).all()
     assert not any(module._forward_hooks for module in loaded.model.modules())
 
 
 def test_coefficients_scale_the_norms(tiny_model: Callable[..., Any]) -> None:
     model, given = tiny_model(), some_documents(count=1)
-    plain = [MixingTap(model, llama_sites())]
+    plain = [MixingRecorder(model, llama_branches())]
     doubled = [
-        Site(Tap(s.update.path, "output", 0, 2.0), Tap(s.stream.path, "input", 0, -3.0))
-        for s in llama_sites()
+        AttentionBranch(HookPoint(s.update.path, "output", 0, 2.0), HookPoint(s.stream.path, "input", 0, -3.0))
+        for s in llama_branches()
     ]
-    scaled = [MixingTap(model, doubled)]
-    for (tap,) in (plain, scaled):
-        with tap:
-            tap.start_batch(given.ids)
+    scaled = [MixingRecorder(model, doubled)]
+    for (recorder,) in (plain, scaled):
+        with recorder:
+            recorder.start_batch(given.ids)
             model(given.ids)
-            tap.end_batch()
+            recorder.end_batch()
     odds = plain[0].by_token / (1 - plain[0].by_token)
     found = scaled[0].by_token / (1 - scaled[0].by_token)
     np.testing.assert_allclose(found, odds * 2 / 3, rtol=1e-6)
@@ -113,16 +113,16 @@ def test_coefficients_scale_the_norms(tiny_model: Callable[..., Any]) -> None:
 def test_no_update_is_no_mixing(tiny_model: Callable[..., Any]) -> None:
     model, given = tiny_model(), some_documents(count=1)
     model.get_input_embeddings().weight.data.zero_()
-    with MixingTap(model, llama_sites()) as tap:
-        tap.start_batch(given.ids)
+    with MixingRecorder(model, llama_branches()) as recorder:
+        recorder.start_batch(given.ids)
         model(given.ids)
-        tap.end_batch()
-    assert (tap.by_token[0] == 0).all()
+        recorder.end_batch()
+    assert (recorder.by_token[0] == 0).all()
 
 
 def test_a_pass_that_failed_leaves_no_trace(tiny_model: Callable[..., Any]) -> None:
     model, given = tiny_model(), some_documents(count=2)
-    with MixingTap(model, llama_sites()) as once, MixingTap(model, llama_sites()) as twice:
+    with MixingRecorder(model, llama_branches()) as once, MixingRecorder(model, llama_branches()) as twice:
         once.start_batch(given.ids)
         twice.start_batch(given.ids.flip(0))
         model.model.layers[0](model.model.embed_tokens(given.ids), position_embeddings=(
@@ -134,7 +134,7 @@ def test_a_pass_that_failed_leaves_no_trace(tiny_model: Callable[..., Any]) -> N
         twice.end_batch()
     assert once.per_document.shape == (2, 3)
     assert once.per_document.tobytes() == twice.per_document.tobytes()
-    fresh = MixingTap(model, llama_sites())
+    fresh = MixingRecorder(model, llama_branches())
     with fresh:
         fresh.start_batch(given.ids)
         model(given.ids)
@@ -144,19 +144,19 @@ def test_a_pass_that_failed_leaves_no_trace(tiny_model: Callable[..., Any]) -> N
 
 def test_a_recipe_for_another_model_is_an_error(tiny_model: Callable[..., Any]) -> None:
     model, given = tiny_model(), some_documents(count=1)
-    with MixingTap(model, llama_sites()) as tap:
-        tap.start_batch(given.ids)
-        with pytest.raises(RuntimeError, match="did not reach the attention site"):
-            tap.end_batch()
+    with MixingRecorder(model, llama_branches()) as recorder:
+        recorder.start_batch(given.ids)
+        with pytest.raises(RuntimeError, match="did not reach the attention branch"):
+            recorder.end_batch()
 
 
 def test_several_target_tokens_do_not_count_as_document(
     tiny_model: Callable[..., Any], as_loaded: Callable[..., LoadedModel]
 ) -> None:
     loaded, given = as_loaded(tiny_model()), some_documents()
-    with_target, without = (MixingTap(loaded.model, llama_sites()) for _ in range(2))
+    with_target, without = (MixingRecorder(loaded.model, llama_branches()) for _ in range(2))
     influence.measure(
-        loaded, given, objective="target_logprob", target_ids=[3, 4, 5], taps=[with_target]
+        loaded, given, objective="target_logprob", target_ids=[3, 4, 5], recorders=[with_target]
     )
-    influence.measure(loaded, given, taps=[without])
+    influence.measure(loaded, given, recorders=[without])
     np.testing.assert_allclose(with_target.by_token, without.by_token, rtol=1e-6)

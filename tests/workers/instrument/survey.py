@@ -16,10 +16,10 @@ from transformers import PreTrainedModel
 
 from lacuna.contract.errors import LacunaError, ModelUnsupported
 from lacuna.contract.profile_requests import PREDICTION_NAMES
-from workers.attention.kernels import KernelTap
+from workers.attention.kernels import KernelRecorder
 from workers.documents import DocumentSet
 from workers.influence import influence
-from workers.influence.mixing import MixingTap, Tap
+from workers.influence.mixing import MixingRecorder, Recorder
 from workers.instrument import Instrumentation, describe_positions, inspect
 from workers.job import predictions
 from workers.models.loaded import LoadedModel
@@ -83,32 +83,34 @@ def _failure(
     model: PreTrainedModel, found: Instrumentation
 ) -> tuple[str | None, moments.Prediction | None]:
     """Run a whole measurement with its predictions; what went wrong, if anything."""
-    taps: list[Tap] = []
-    mixing = MixingTap(model, found.sites)
-    kernels = None if found.capture == "none" else KernelTap(model, found)
-    taps += [mixing] if found.sites else []
-    taps += [kernels] if kernels else []
+    recorders: list[Recorder] = []
+    mixing = MixingRecorder(model, found.branches)
+    kernels = None if found.capture == "none" else KernelRecorder(model, found)
+    recorders += [mixing] if found.branches else []
+    recorders += [kernels] if kernels else []
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(3, 131, (2, LENGTH), generator=generator)
     documents = DocumentSet(ids, leading_bos=False, source="random_tokens")
     try:
-        result = influence.measure(_loaded(model), documents, batch_size=2, taps=taps)
+        result = influence.measure(_loaded(model), documents, batch_size=2, recorders=recorders)
     except LacunaError as error:
         return f"the measurement fails: {_sentence(error.detail)}", None
     if not (np.isfinite(result.norms).all() and (result.norms.sum(-1) > 0).all()):
         return "gradients are not finite", None
-    if found.sites and not ((mixing.by_token >= 0) & (mixing.by_token <= 1)).all():
+    if found.branches and not ((mixing.by_token >= 0) & (mixing.by_token <= 1)).all():
         return "mixing leaves [0, 1]", None
     attention = None if kernels is None else kernels.result()
     if attention is not None and not np.isfinite(attention.last_token_attention).all():
         return "kernels are not finite", None
-    if not found.sites:
+    if not found.branches:
         return None, None
-    failure = _failing(predictions.Evidence(LENGTH, mixing.per_document.mean(axis=0), attention))
+    failure = _failing(
+        predictions.PredictionInputs(LENGTH, mixing.per_document.mean(axis=0), attention)
+    )
     return failure if found.level == "full" else None, moments.predict(model, found, ids)
 
 
-def _failing(evidence: predictions.Evidence) -> str | None:
+def _failing(evidence: predictions.PredictionInputs) -> str | None:
     """What is missing of the predictions that follow from mixing and kernels."""
     try:
         for name in PREDICTION_NAMES:

@@ -8,7 +8,7 @@ from tiny_families import build
 from tiny_types import tiny
 from torch import Tensor
 
-from workers.attention.kernels import KernelTap
+from workers.attention.kernels import KernelRecorder
 from workers.instrument import inspect
 from workers.instrument.capture import choose
 
@@ -51,7 +51,7 @@ def test_a_way_that_misses_operations_is_rejected(ids: Tensor) -> None:
 def test_without_a_way_there_is_no_tap() -> None:
     model = build("llama")
     with pytest.raises(ValueError, match="cannot be watched"):
-        KernelTap(model, replace(inspect(model), capture="none"))
+        KernelRecorder(model, replace(inspect(model), capture="none"))
 
 
 def test_every_part_keeps_the_attention_it_had() -> None:

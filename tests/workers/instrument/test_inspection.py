@@ -9,7 +9,7 @@ from transformers import T5ForConditionalGeneration
 
 from lacuna.contract.errors import ModelUnsupported
 from workers.instrument import inspect
-from workers.instrument.sites import silenced
+from workers.instrument.branches import updates_zeroed
 
 NAMES = [name for name in FAMILIES if name not in ("t5", "bert", "mamba")]
 CAPTURE = {
@@ -25,7 +25,7 @@ def test_every_structure_is_fully_supported(family: str) -> None:
     assert found.reasons == ()
     hybrid = family == "jamba"
     assert found.layers == LAYERS
-    assert found.attention_layers == len(found.sites) == found.cores == (2 if hybrid else LAYERS)
+    assert found.attention_layers == len(found.branches) == found.cores == (2 if hybrid else LAYERS)
     expected = next((way for way, names in CAPTURE.items() if family in names), "interface")
     assert found.capture == expected
 
@@ -109,7 +109,7 @@ def test_text_models_nested_in_multimodal_ones(model_type: str) -> None:
     found = inspect(model)
     assert found.level == "full"
     assert found.layers == model.config.text_config.num_hidden_layers == LAYERS
-    assert all("language_model.layers" in site.update.path for site in found.sites)
+    assert all("language_model.layers" in branch.update.path for branch in found.branches)
 
 
 def test_sinks_are_announced() -> None:
@@ -122,7 +122,7 @@ def test_without_attention_updates_tokens_do_not_meet(family: str, ids: Tensor) 
     model = build(family)
     other = ids.clone()
     other[:, :-1] = ids[:, :-1].flip(1)
-    with torch.no_grad(), silenced(model, inspect(model).sites):
+    with torch.no_grad(), updates_zeroed(model, inspect(model).branches):
         alone, moved = (model(input_ids=x, use_cache=False).logits[:, -1] for x in (ids, other))
     with torch.no_grad():
         free, free_moved = (model(input_ids=x, use_cache=False).logits[:, -1] for x in (ids, other))

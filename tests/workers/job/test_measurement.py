@@ -14,11 +14,11 @@ from lacuna.contract.profile_requests import PREDICTION_NAMES
 from workers.faults import DeviceBroken
 from workers.influence import influence
 from workers.job import predictions as predict
-from workers.job.measurement import Subject, measure
+from workers.job.measurement import ProfileTask, measure
 from workers.lease import GiveBack, JobCancelled, LeaseLost
 from workers.second_moment import moments
 
-Make = Callable[..., Subject]
+Make = Callable[..., ProfileTask]
 
 
 @pytest.mark.parametrize(

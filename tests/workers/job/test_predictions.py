@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent / "instrument"))
 from tiny_families import HEADS, WIDTH, WINDOW, build
 
 from lacuna.theory.kernels import standard_slopes
-from workers.attention.kernels import Detail, KernelStatistics, KernelTap
+from workers.attention.kernels import Detail, KernelRecorder, KernelStatistics
 from workers.instrument import inspect
 from workers.job import predictions
 
@@ -33,22 +33,22 @@ def alone(one_thread: None) -> None:
 
 @cache
 def seen(family: str, detail: Detail = "mean") -> tuple[KernelStatistics, list[np.ndarray]]:
-    """What the tap kept, and the head-averaged kernels of eager attention, [n, n] per layer."""
+    """What the recorder kept, and the head-averaged kernels of eager attention, [n, n] per layer."""
     generator = torch.Generator().manual_seed(5)
     ids = torch.randint(3, 131, (3, LENGTH), generator=generator)
     model, eager = build(family), build(family, "eager")
-    with KernelTap(model, inspect(model), detail) as tap, torch.no_grad():
-        tap.start_batch(ids)
+    with KernelRecorder(model, inspect(model), detail) as recorder, torch.no_grad():
+        recorder.start_batch(ids)
         model(input_ids=ids, use_cache=False)
-        tap.end_batch()
+        recorder.end_batch()
         maps = eager(input_ids=ids, use_cache=False, output_attentions=True).attentions
     kept = [m.double().mean((0, 1)).numpy() for m in maps if m is not None]
-    return tap.result(), kept
+    return recorder.result(), kept
 
 
-def evidence(family: str, scale: Scale = "model", detail: Detail = "mean") -> predictions.Evidence:
+def evidence(family: str, scale: Scale = "model", detail: Detail = "mean") -> predictions.PredictionInputs:
     found, _ = seen(family, detail)
-    return predictions.Evidence(LENGTH, LAMBDAS[: len(found.layers)], found, scale)
+    return predictions.PredictionInputs(LENGTH, LAMBDAS[: len(found.layers)], found, scale)
 
 
 def theory(family: str, content: np.ndarray) -> np.ndarray:
@@ -139,7 +139,7 @@ def test_the_depth_limit_is_judged_by_the_measured_kernels(family: str) -> None:
 
 
 def test_evidence_that_is_missing_is_said() -> None:
-    blind = predictions.Evidence(LENGTH, LAMBDAS, None)
+    blind = predictions.PredictionInputs(LENGTH, LAMBDAS, None)
     for name in set(predictions._BY_NAME) - {"cesaro"}:
         with pytest.raises(predictions.Unavailable, match="could not be watched"):
             predictions.predict(name, blind)
@@ -147,7 +147,7 @@ def test_evidence_that_is_missing_is_said() -> None:
     found, _ = seen("llama")
     mask: Any = type(found.layers[0].mask)("other", None, found.layers[0].mask.visible)
     layers = tuple(layer.__class__(**{**vars(layer), "mask": mask}) for layer in found.layers)
-    odd = predictions.Evidence(
+    odd = predictions.PredictionInputs(
         LENGTH, LAMBDAS, KernelStatistics(layers, found.documents, found.length, found.detail)
     )
     with pytest.raises(predictions.Unavailable, match="neither causal nor a sliding window"):

@@ -1,148 +1,116 @@
-"""The whole prediction against measured gradients of small models."""
+"""Gains against Jacobians of the branches written out."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from tiny_families import build
-from transformers import PreTrainedModel
+from tiny_families import HEADS, LAYERS, WIDTH, build
+from torch import Tensor
 
-from lacuna.evidence import aggregates
-from lacuna.theory import agreement
 from workers.instrument import inspect
-from workers.second_moment import moments
-from workers.second_moment.branches import HeadGate
+from workers.second_moment import gains, streams
+from workers.second_moment.streams import Cotangents, Streams
 
-LENGTH, DOCUMENTS, PROBES = 32, 6, 8
-
-
-def some_ids(count: int = DOCUMENTS, length: int = LENGTH) -> torch.Tensor:
-    return torch.randint(3, 130, (count, length), generator=torch.Generator().manual_seed(0))
+COUNT = 6
 
 
-def jacobian_norms(model: PreTrainedModel, ids: torch.Tensor) -> np.ndarray:
-    """Root mean square over random read-outs of |d<v, h>/d e_j|, by plain autograd."""
-    found: dict[str, torch.Tensor] = {}
-
-    def embedded(_m: object, _a: object, out: torch.Tensor) -> torch.Tensor:
-        found["leaf"] = out.detach().requires_grad_()
-        return found["leaf"].clone()
-
-    handles = [
-        model.get_input_embeddings().register_forward_hook(embedded),
-        model.get_output_embeddings().register_forward_pre_hook(
-            lambda _m, args: found.__setitem__("hidden", args[0])
-        ),
-    ]
-    model(input_ids=ids, use_cache=False)
-    for handle in handles:
-        handle.remove()
-    generator = torch.Generator().manual_seed(1)
-    last, squares = found["hidden"][:, -1], torch.zeros(ids.shape, dtype=torch.float64)
-    for _ in range(PROBES):
-        read = (last * torch.randn(last.shape, generator=generator)).sum()
-        (gradient,) = torch.autograd.grad(read, found["leaf"], retain_graph=True)
-        squares += gradient.norm(dim=-1).double() ** 2
-    return np.asarray(squares.sqrt())
+def document(model: object, branches: object) -> tuple[Tensor, Streams]:
+    ids = torch.randint(3, 130, (COUNT,), generator=torch.Generator().manual_seed(2))
+    streams = Streams([], [])
+    with torch.no_grad():
+        streams.run_to_last_update(
+            model,  # type: ignore[arg-type]
+            branches,  # type: ignore[arg-type]
+            ids[None],
+            lambda _t, found: streams.stream.append(found[0].clone()),
+            lambda _t, found: streams.update.append(found[0].clone()),
+        )
+    return ids[:, None], streams
 
 
-@pytest.mark.parametrize(
-    "family",
-    ["gpt2", "gpt_neox_sequential", "openai_gpt", "opt", "bloom", "mistral_window", "phi",
-     "granite", "mixtral"],
-)  # fmt: skip
-def test_it_predicts_what_is_measured(family: str) -> None:
-    model, ids = build(family), some_ids()
-    prediction = moments.predict(model, inspect(model), ids)
-    assert prediction.reason is None
-    assert prediction.influence is not None
-    measured = aggregates.per_document(jacobian_norms(model, ids))
-    assert agreement.wasserstein(measured, prediction.influence) < 0.03
-    rank = agreement.spearman(measured, prediction.influence)
-    assert rank is not None
-    assert rank > 0.85
-
-
-@pytest.mark.parametrize("family", ["glm4", "olmo2", "gemma2", "llama", "bloom", "gpt2"])
-def test_norm_layers_behind_the_attention_are_noticed(family: str) -> None:
+def measured(family: str, cotangent: Tensor) -> tuple[object, Streams, gains.Gains]:
     model = build(family)
-    behind = moments._rehearse(model, inspect(model), some_ids()[0, :8])
-    assert behind is (family in ("glm4", "olmo2", "gemma2"))
+    branches = inspect(model).branches
+    ids, streams = document(model, branches)
+    gains = gains.measure(
+        model,
+        branches,
+        ids,
+        streams,
+        Cotangents([cotangent[None]] * LAYERS, [cotangent[None]] * LAYERS),
+        heads=HEADS,
+        gram_tokens=torch.arange(COUNT),
+        mix=None,
+        apart_from_rows=False,
+        probes=1,
+        generator=torch.Generator().manual_seed(0),
+        check=lambda: None,
+    )
+    return model, streams, gains
 
 
-def test_a_norm_layer_behind_the_attention_works_at_its_true_point(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model, ids = build("glm4"), some_ids()
-    found = inspect(model)
-    measured = aggregates.per_document(jacobian_norms(model, ids))
-    right = moments.predict(model, found, ids).influence
-    # As if each token's own value were what the norm layer sees.
-    monkeypatch.setattr(HeadGate, "_mixed", lambda _self, gated: gated)
-    monkeypatch.setattr(moments, "_rehearse", lambda *_: False)
-    wrong = moments.predict(model, found, ids).influence
-    assert right is not None
-    assert wrong is not None
-    assert agreement.wasserstein(measured, right) < 0.05
-    assert agreement.wasserstein(measured, right) < 0.5 * agreement.wasserstein(measured, wrong)
+def unit(seed: int = 5) -> Tensor:
+    v = torch.randn(WIDTH, generator=torch.Generator().manual_seed(seed))
+    return v / v.norm()
 
 
-def test_bins_stay_close_to_every_token() -> None:
-    model, ids = build("bloom"), some_ids(4, 96)
-    found = inspect(model)
-    fine, coarse = (moments.predict(model, found, ids, bins=bins).influence for bins in (96, 48))
-    assert fine is not None
-    assert coarse is not None
-    assert coarse.shape == (96,)
-    assert agreement.wasserstein(fine, coarse) < 0.02
+def test_value_path_of_llama_head_by_head() -> None:
+    v = unit()
+    model, streams, gains = measured("llama", v)
+    assert gains.gram is not None
+    for t, layer in enumerate(model.model.layers):  # type: ignore[attr-defined]
+
+        def values(x: Tensor, layer: torch.nn.Module = layer) -> Tensor:
+            value = layer.self_attn.v_proj(layer.input_layernorm(x))
+            return value.view(2, -1).repeat_interleave(HEADS // 2, 0)
+
+        out = layer.self_attn.o_proj.weight.view(WIDTH, HEADS, -1)
+        paths = np.zeros((COUNT, HEADS + 1, WIDTH))
+        paths[:, 0] = v.numpy()
+        for j in range(COUNT):
+            x = streams.stream[t][j]
+            jacobian = torch.autograd.functional.jacobian(values, x)  # [H, d_h, d]
+            paths[j, 1:] = torch.einsum("d,dhk,hke->he", v, out, jacobian).numpy()
+        draw = np.linalg.norm(paths[:, 1:].sum(1), axis=-1)
+        np.testing.assert_allclose(gains.draw[t], draw, rtol=1e-4)
+        paths[:, 1:] /= draw[:, None, None]
+        gram = np.einsum("jad,jbd->ab", paths, paths) / COUNT
+        np.testing.assert_allclose(gains.gram[t], gram, rtol=1e-3, atol=1e-5)
 
 
-def test_equal_seeds_equal_predictions_and_few_documents() -> None:
-    model, ids = build("llama"), some_ids(5, 16)
-    found = inspect(model)
-    first, again, other = (moments.predict(model, found, ids, seed=s) for s in (3, 3, 4))
-    assert first.influence is not None
-    assert again.influence is not None
-    assert other.influence is not None
-    np.testing.assert_array_equal(first.influence, again.influence)
-    assert agreement.wasserstein(first.influence, other.influence) < 0.02
-    assert first.per_document is not None
-    assert first.per_document.shape == (5, 16)
-    np.testing.assert_allclose(first.per_document.sum(1), 1)
-    few = moments.predict(model, found, ids, documents=2)
-    assert few.per_document is not None
-    assert len(few.per_document) == 2
-
-
-@pytest.mark.parametrize("length", [1, 2, 3])
-def test_the_shortest_prompts(length: int) -> None:
-    model = build("llama")
-    prediction = moments.predict(model, inspect(model), some_ids(2, length))
-    assert prediction.influence is not None
-    assert prediction.influence.shape == (length,)
-    assert prediction.influence.sum() == pytest.approx(1)
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+def test_the_rest_of_the_layer_is_identity_and_mlp(family: str) -> None:
+    """Sequential: the MLP reads stream + update; parallel: the stream."""
+    v = unit()
+    model, streams, gains = measured(family, v)
+    layers = model.model.layers if family == "llama" else model.gpt_neox.layers  # type: ignore[attr-defined]
+    for t in range(LAYERS - 1):
+        layer, outgoing = layers[t], streams.stream[t + 1]
+        u = outgoing / outgoing.norm(dim=-1, keepdim=True)
+        facing = v - u * (u @ v)[:, None]
+        pulled = torch.zeros(COUNT, WIDTH)
+        for j in range(COUNT):
+            at = streams.stream[t][j]
+            if family == "llama":
+                at = at + streams.update[t][j]
+            jacobian = torch.autograd.functional.jacobian(
+                lambda x, layer=layer: layer.mlp(layer.post_attention_layernorm(x)), at
+            )
+            pulled[j] = facing[j] + facing[j] @ jacobian
+        size = facing.norm(dim=-1)
+        expected = 1 + (pulled @ pulled.T - facing @ facing.T) / torch.outer(size, size)
+        np.testing.assert_allclose(gains.local[t], expected.numpy(), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("family", "reason"), [("gpt_oss", "sinks"), ("jamba", "other paths between positions")]
+    "family", ["gpt2", "bloom", "mpt", "opt", "falcon_new", "granite", "cohere", "minicpm3"]
 )
-def test_what_it_does_not_cover_has_a_reason(family: str, reason: str) -> None:
-    model = build(family)
-    prediction = moments.predict(model, inspect(model), some_ids(2, 16))
-    assert prediction.influence is None
-    assert reason in (prediction.reason or "")
-
-
-def test_giving_up_passes_through() -> None:
-    model = build("llama")
-
-    class GiveUp(Exception):
-        pass
-
-    def check() -> None:
-        raise GiveUp
-
-    with pytest.raises(GiveUp):
-        moments.predict(model, inspect(model), some_ids(2, 16), check=check)
-    assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
+def test_heads_add_up_whatever_the_family(family: str) -> None:
+    """The Gram matrix is taken where the whole value path has gain 1, so its heads sum to 1."""
+    _, _, gains = measured(family, unit())
+    assert gains.gram is not None
+    assert gains.gram.shape == (LAYERS, HEADS + 1, HEADS + 1)
+    np.testing.assert_allclose(gains.gram[:, 1:, 1:].sum((1, 2)), 1, rtol=1e-3)
+    np.testing.assert_allclose(gains.gram[:, 0, 0], 1, rtol=1e-4)
+    assert np.linalg.eigvalsh(gains.gram).min() > -1e-6

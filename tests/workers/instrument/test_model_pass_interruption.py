@@ -12,13 +12,14 @@ import pytest
 import torch
 from torch import nn
 
-from workers.attention.kernels import KernelTap
+from workers.attention.kernels import KernelRecorder
 from workers.documents import DocumentSet
-from workers.influence import batching, influence, passes
-from workers.influence.batching import Plan
-from workers.influence.mixing import MixingTap
-from workers.influence.passes import interruptible, throttled
+from workers.influence import batching, influence
+from workers.influence.batching import BatchPlan
+from workers.influence.mixing import MixingRecorder
+from workers.instrument import model_pass
 from workers.instrument.inspection import inspect
+from workers.instrument.model_pass import interruptible, throttled
 from workers.models.loaded import LoadedModel
 from workers.second_moment import moments
 
@@ -31,7 +32,7 @@ class Stop(Exception):
 
 @pytest.fixture(autouse=True)
 def unthrottled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes.throttled, "__defaults__", (0.0,))
+    monkeypatch.setattr(model_pass.throttled, "__defaults__", (0.0,))
 
 
 def some_documents(count: int = 3, length: int = 20) -> DocumentSet:
@@ -62,9 +63,12 @@ def hooks(model: nn.Module) -> int:
 
 def measured(loaded: LoadedModel, check: Callable[[], None]) -> tuple[Any, ...]:
     found = inspect(loaded.model)
-    mixing, kernels = MixingTap(loaded.model, found.sites), KernelTap(loaded.model, found)
+    mixing, kernels = (
+        MixingRecorder(loaded.model, found.branches),
+        KernelRecorder(loaded.model, found),
+    )
     result = influence.measure(
-        loaded, some_documents(), batch_size=2, taps=[mixing, kernels], check=check
+        loaded, some_documents(), batch_size=2, recorders=[mixing, kernels], check=check
     )
     return result.norms, mixing.by_token, [layer.weights for layer in kernels.result().layers]
 
@@ -78,7 +82,9 @@ def test_a_broken_off_measurement_leaves_the_model_as_it_was(
     as_loaded: Callable[..., LoadedModel],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(batching, "plan", lambda *_args, **_more: Plan(2, sparing=thrifty))
+    monkeypatch.setattr(
+        batching, "plan_batches", lambda *_args, **_more: BatchPlan(2, checkpointing=thrifty)
+    )
     loaded = as_loaded(tiny_model(family))
     counted = Counted()
     before = measured(loaded, counted)
@@ -94,7 +100,7 @@ def test_a_broken_off_measurement_leaves_the_model_as_it_was(
             measured(loaded, Counted(call + 1))
         assert hooks(loaded.model) == hooked
         assert [set(vars(m)) for m in loaded.model.modules()] == names
-        np.testing.assert_equal(measured(loaded, passes.go_on), before)
+        np.testing.assert_equal(measured(loaded, model_pass.no_check), before)
 
 
 def test_a_broken_off_pass_keeps_no_memory(
@@ -104,14 +110,14 @@ def test_a_broken_off_pass_keeps_no_memory(
 ) -> None:
     loaded = as_loaded(tiny_model("llama"))
     seen: list[weakref.ref[torch.Tensor]] = []
-    whole = passes.logits
+    whole = model_pass.last_logits
 
     def listen(*args: Any, **kwargs: Any) -> torch.Tensor:
         found = whole(*args, **kwargs)
         seen.append(weakref.ref(found))
         return found
 
-    monkeypatch.setattr(passes, "logits", listen)
+    monkeypatch.setattr(model_pass, "last_logits", listen)
     counted = Counted()
     influence.measure(loaded, some_documents(1), check=counted)
     seen.clear()

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from workers.instrument import sites
-from workers.instrument.sites import Site, Tap
+from workers.instrument import branches
+from workers.instrument.branches import AttentionBranch, HookPoint
 from workers.instrument.tracker import add, ratio, scale, track
 
 WIDTH = 12
@@ -93,13 +93,13 @@ class Stack(nn.Module):
         return x
 
 
-def written(form: str, **shape: int) -> sites.Recipe:
+def written(form: str, **shape: int) -> branches.BranchSearch:
     ids = torch.arange(14).view(2, 7)
-    return sites.write(track(Stack(form, **shape), ids, WIDTH))
+    return branches.find_branches(track(Stack(form, **shape), ids, WIDTH))
 
 
-def taps(site: Site) -> tuple[tuple[str, str, float], tuple[str, str, float]]:
-    update, stream = site.update, site.stream
+def recorders(branch: AttentionBranch) -> tuple[tuple[str, str, float], tuple[str, str, float]]:
+    update, stream = branch.update, branch.stream
     return (
         (update.path, update.side, round(update.coefficient, 9)),
         (stream.path, stream.side, round(stream.coefficient, 9)),
@@ -123,19 +123,19 @@ def taps(site: Site) -> tuple[tuple[str, str, float], tuple[str, str, float]]:
 def test_forms(form: str, update: tuple[str, float], stream: float) -> None:
     found = written(form)
     assert found.problems == ()
-    assert found.cores == len(found.sites) == 2
-    for index, site in enumerate(found.sites):
+    assert found.cores == len(found.branches) == 2
+    for index, branch in enumerate(found.branches):
         where, factor = update
-        (path, side, coefficient), (_, stream_side, stream_coefficient) = taps(site)
+        (path, side, coefficient), (_, stream_side, stream_coefficient) = recorders(branch)
         assert (path, side, coefficient) == (f"blocks.{index}.{where}", "output", factor)
         assert (stream_side, stream_coefficient) == ("input", stream)
-        assert site.block == ("parallel" if form == "parallel" else "sequential")
+        assert branch.block == ("parallel" if form == "parallel" else "sequential")
 
 
 def test_two_cores_may_feed_one_update() -> None:
     found = written("differential")
     assert found.cores == 4
-    assert [site.cores for site in found.sites] == [(0, 1), (2, 3)]
+    assert [branch.cores for branch in found.branches] == [(0, 1), (2, 3)]
 
 
 @pytest.mark.parametrize(
@@ -149,28 +149,28 @@ def test_two_cores_may_feed_one_update() -> None:
 )
 def test_undefined_mixing_has_a_reason(form: str, reason: str) -> None:
     found = written(form)
-    assert found.sites == ()
+    assert found.branches == ()
     assert all(reason in problem for problem in found.problems)
     assert found.problems
 
 
 def test_looped_layers_are_numbered_by_call() -> None:
     found = written("plain", rounds=3)
-    assert [site.update.path for site in found.sites] == [
+    assert [branch.update.path for branch in found.branches] == [
         "blocks.0.attention",
         "blocks.1.attention",
     ] * 3
-    assert [site.update.call for site in found.sites] == [0, 0, 1, 1, 2, 2]
-    assert {site.update.calls for site in found.sites} == {3}
-    assert [site.stream.call for site in found.sites] == [0, 0, 1, 1, 2, 2]
+    assert [branch.update.call for branch in found.branches] == [0, 0, 1, 1, 2, 2]
+    assert {branch.update.calls for branch in found.branches} == {3}
+    assert [branch.stream.call for branch in found.branches] == [0, 0, 1, 1, 2, 2]
 
 
 def test_a_tap_reads_what_it_names() -> None:
     x, y = torch.zeros(2), torch.ones(2)
-    assert Tap("m", "input", 1, 1.0).select((x, y), {}, None) is y
-    assert Tap("m", "input", "h", 1.0).select((), {"h": x}, None) is x
-    assert Tap("m", "output", None, 1.0).select((), {}, y) is y
-    assert Tap("m", "output", 1, 1.0).select((), {}, (x, y)) is y
+    assert HookPoint("m", "input", 1, 1.0).select((x, y), {}, None) is y
+    assert HookPoint("m", "input", "h", 1.0).select((), {"h": x}, None) is x
+    assert HookPoint("m", "output", None, 1.0).select((), {}, y) is y
+    assert HookPoint("m", "output", 1, 1.0).select((), {}, (x, y)) is y
 
 
 def test_algebra() -> None:

@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from workers.documents import DocumentSet
 from workers.influence import influence
-from workers.influence.passes import gradients
 from workers.instrument import inspect
+from workers.instrument.model_pass import deterministic_grad
 from workers.models.loaded import LoadedModel
 from workers.second_moment import moments
 
@@ -38,7 +38,7 @@ def test_operations_without_a_fixed_order_are_told_once_and_done(
     x = torch.ones(3, requires_grad=True)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            (found,) = gradients(Unordered.apply(x).sum(), [x])
+            (found,) = deterministic_grad(Unordered.apply(x).sum(), [x])
     assert torch.equal(found, torch.full((3,), 2.0))
     assert len(caplog.records) == 1
     assert not torch.are_deterministic_algorithms_enabled()
@@ -49,7 +49,7 @@ def test_other_failures_pass_and_the_mode_is_left() -> None:
     y = (x * 2).sum()
     y.register_hook(lambda _g: (_ for _ in ()).throw(RuntimeError("shape mismatch")))
     with pytest.raises(RuntimeError, match="shape mismatch"):
-        gradients(y, [x])
+        deterministic_grad(y, [x])
     assert not torch.are_deterministic_algorithms_enabled()
 
 

@@ -13,7 +13,7 @@ from workers.attention.kernels import document_kernels
 from workers.instrument import inspect
 from workers.instrument.attention import BatchShape
 from workers.instrument.capture import capturing
-from workers.second_moment.columns import KernelWatch
+from workers.second_moment.streams import BinnedKernelObserver
 
 
 @pytest.mark.parametrize("family", ["llama", "bloom", "falcon_alibi", "mistral_window"])
@@ -23,7 +23,7 @@ def test_bins_are_the_means_of_the_dense_kernels(family: str, bins: int) -> None
     found = inspect(model)
     ids = torch.randint(3, 130, (30,), generator=torch.Generator().manual_seed(0))
     bounds = binning.edges(30, bins)
-    watch = KernelWatch(torch.from_numpy(bounds))
+    watch = BinnedKernelObserver(torch.from_numpy(bounds))
     with torch.no_grad(), capturing(model, found.capture, watch, BatchShape(1, 30)):
         model(input_ids=ids[None], use_cache=False)
     for number, dense in enumerate(document_kernels(model, found, ids)):

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from workers.attention.kernels import Accumulator
+from workers.attention.kernels import KernelSums
 from workers.instrument.attention import AttentionCall, bias_of
 
 LENGTH = 600
@@ -48,10 +48,10 @@ def lower() -> torch.Tensor:
 
 def test_a_plain_causal_mask_is_never_formed() -> None:
     with Allocations() as seen:
-        plain = Accumulator(call(), "distance")
+        plain = KernelSums(call(), "distance")
         plain.begin(call())
     assert seen.largest < LENGTH**2
-    given = Accumulator(replace(call(), mask=lower()), "distance")
+    given = KernelSums(replace(call(), mask=lower()), "distance")
     assert plain.mask.kind == given.mask.kind == "causal"
     np.testing.assert_array_equal(plain.mask.visible, given.mask.visible)
 

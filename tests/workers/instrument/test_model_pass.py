@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from workers.influence import passes
+from workers.instrument import model_pass
 
 IDS = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
 
@@ -70,8 +70,8 @@ class Headless(Bare):
 def test_logits_are_the_last_of_all(kind: Callable[[], Any], keep: int) -> None:
     model = kind()
     expected = model(IDS).logits[:, -keep:]
-    with passes.observed(model, keep=keep, gradients=True) as seen:
-        found = passes.logits(model, IDS, seen, keep=keep)
+    with model_pass.pass_hooks(model, keep=keep, gradients=True) as seen:
+        found = model_pass.last_logits(model, IDS, seen, keep=keep)
     torch.testing.assert_close(found, expected)
     assert seen.leaf is not None
     assert seen.leaf.shape == (2, 4, 6)
@@ -83,8 +83,8 @@ def test_logits_are_the_last_of_all(kind: Callable[[], Any], keep: int) -> None:
 @pytest.mark.parametrize("kind", [Bare, ByKeyword, Flattened, Tied, Headless])
 def test_the_gradient_reaches_every_token(kind: Callable[[], Any]) -> None:
     model = kind()
-    with passes.observed(model, keep=1, gradients=True) as seen:
-        scores = passes.logits(model, IDS, seen, keep=1)[:, -1].sum()
+    with model_pass.pass_hooks(model, keep=1, gradients=True) as seen:
+        scores = model_pass.last_logits(model, IDS, seen, keep=1)[:, -1].sum()
     assert seen.leaf is not None
     (gradient,) = torch.autograd.grad(scores, seen.leaf)
     expected = model.head.weight.sum(dim=0) * (2.0 if kind is Tied else 1.0)
@@ -95,9 +95,9 @@ def test_hooks_go_even_when_the_pass_fails() -> None:
     model = Bare()
     with (
         pytest.raises(IndexError),
-        passes.observed(model, keep=1, gradients=True) as seen,  # type: ignore[arg-type]
+        model_pass.pass_hooks(model, keep=1, gradients=True) as seen,  # type: ignore[arg-type]
     ):
-        passes.logits(model, IDS + 100, seen, keep=1)  # type: ignore[arg-type]
+        model_pass.last_logits(model, IDS + 100, seen, keep=1)  # type: ignore[arg-type]
     assert not model.table._forward_hooks
     assert not model.head._forward_pre_hooks
 
@@ -109,4 +109,4 @@ def test_precision() -> None:
         (torch.float32, torch.float32),
         (torch.float64, torch.float64),
     ):
-        assert passes.at_least_float32(torch.zeros(1, dtype=given)).dtype == kept
+        assert model_pass.at_least_float32(torch.zeros(1, dtype=given)).dtype == kept

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from tiny_families import build
 
 from lacuna.theory import kernels, rollout
-from workers.attention.kernels import KernelTap
-from workers.attention.statistics import ProfileKernel, fit, measured_kernel
+from workers.attention.kernels import KernelRecorder
+from workers.attention.statistics import MarginKernel, fit, measured_kernel
 from workers.instrument import inspect
 
 F64 = NDArray[np.float64]
@@ -57,7 +57,7 @@ def test_recovers_a_distance_kernel_exactly(window: int | None) -> None:
 @given(n=st.integers(1, 40), seed=st.integers(0, 1000))
 def test_apply_is_the_dense_product(n: int, seed: int) -> None:
     generator = np.random.default_rng(seed)
-    kernel = ProfileKernel(
+    kernel = MarginKernel(
         generator.random((3, n)), 0.5 * generator.random((3, n)), 0.5 + generator.random((3, n))
     )
     row = generator.normal(size=n)
@@ -83,9 +83,9 @@ def test_long_inputs_predict_like_short_ones(family: str) -> None:
     ids = torch.randint(3, 131, (4, 48), generator=torch.Generator().manual_seed(0))
     mixing, curves = np.full(4, 0.4), []
     for detail in ("per_head", "distance"):
-        with KernelTap(model, found, detail) as tap, torch.no_grad():
-            tap.start_batch(ids)
+        with KernelRecorder(model, found, detail) as recorder, torch.no_grad():
+            recorder.start_batch(ids)
             model(input_ids=ids, use_cache=False)
-        layers = [measured_kernel(layer) for layer in tap.result().layers]
+        layers = [measured_kernel(layer) for layer in recorder.result().layers]
         curves.append(rollout.rollout(layers, mixing))
     assert np.abs(np.cumsum(curves[0] - curves[1])).mean() < 5e-3

@@ -6,25 +6,25 @@ import torch
 from tiny_families import WIDTH, build
 
 from workers.instrument import inspect
-from workers.second_moment import columns
-from workers.second_moment.columns import Streams
+from workers.second_moment import streams
+from workers.second_moment.streams import Streams
 
 
 def test_a_column_is_the_gradient_of_a_one_token_prompt() -> None:
     """For a document of one token the column is the gradient itself."""
     model = build("gpt2")
-    sites = inspect(model).sites
+    branches = inspect(model).branches
     ids = torch.tensor([[9]])
     streams = Streams([], [])
     with torch.no_grad():
-        columns.run(
+        streams.run_to_last_update(
             model,
-            sites,
+            branches,
             ids,
             lambda _t, found: streams.stream.append(found[0].clone()),
             lambda _t, found: streams.update.append(found[0].clone()),
         )
-    found = columns.columns(model, sites, ids, streams, torch.Generator().manual_seed(3))
+    found = streams.column_cotangents(model, branches, ids, streams, torch.Generator().manual_seed(3))
     read = torch.randn(1, WIDTH, generator=torch.Generator().manual_seed(3))
     x = streams.stream[0][None].requires_grad_()
     hidden = x

@@ -7,31 +7,33 @@ from tiny_families import build
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from workers.instrument import Site, SiteReader, Tap, inspect
-from workers.instrument.sites import layers_of
+from workers.instrument import AttentionBranch, BranchReader, HookPoint, inspect
+from workers.instrument.branches import layer_numbers
 
 
-def norms(model: nn.Module, sites: tuple[Site, ...], ids: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """(|A|, |X|) per site and token, float64, as the hooks show them."""
+def norms(
+    model: nn.Module, branches: tuple[AttentionBranch, ...], ids: Tensor
+) -> list[tuple[Tensor, Tensor]]:
+    """(|A|, |X|) per branch and token, float64, as the hooks show them."""
     found: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def on_site(index: int, update: Tensor, stream: Tensor) -> None:
-        site = sites[index]
+    def on_branch(index: int, update: Tensor, stream: Tensor) -> None:
+        branch = branches[index]
         found[index] = (
-            update.double().norm(dim=-1).reshape(ids.shape) * site.update.coefficient,
-            stream.double().norm(dim=-1).reshape(ids.shape) * site.stream.coefficient,
+            update.double().norm(dim=-1).reshape(ids.shape) * branch.update.coefficient,
+            stream.double().norm(dim=-1).reshape(ids.shape) * branch.stream.coefficient,
         )
 
-    with SiteReader(model, sites, on_site), torch.no_grad():
+    with BranchReader(model, branches, on_branch), torch.no_grad():
         model(input_ids=ids, use_cache=False)
-    return [found[index] for index in range(len(sites))]
+    return [found[index] for index in range(len(branches))]
 
 
 @pytest.mark.parametrize("family", FORMULAS)
 def test_equals_the_layers_formula(family: str, ids: Tensor) -> None:
     model = build(family)
     expected = from_formula(family, model, ids)
-    found = norms(model, inspect(model).sites, ids)
+    found = norms(model, inspect(model).branches, ids)
     assert len(found) == len(expected)
     for (update, stream), (x, a, error) in zip(found, expected, strict=True):
         assert error < 1e-5, "the formula is not this layer's"
@@ -57,10 +59,10 @@ class Shared(nn.Module):
         return x + self.mix(x)
 
 
-SHARED_SITES = tuple(
-    Site(
-        update=Tap("mix", "output", None, 1.0, call, calls=3),
-        stream=Tap("mix", "input", 0, 1.0, call, calls=3),
+SHARED_BRANCHES = tuple(
+    AttentionBranch(
+        update=HookPoint("mix", "output", None, 1.0, call, calls=3),
+        stream=HookPoint("mix", "input", 0, 1.0, call, calls=3),
     )
     for call in range(3)
 )
@@ -71,7 +73,7 @@ def test_shared_layers_are_told_apart_by_call(checkpointed: bool) -> None:
     torch.manual_seed(0)
     model = Shared()
     seen: list[tuple[int, Tensor]] = []
-    with SiteReader(model, SHARED_SITES, lambda i, _a, x: seen.append((i, x))):
+    with BranchReader(model, SHARED_BRANCHES, lambda i, _a, x: seen.append((i, x))):
         for start in (torch.zeros(2, 4), torch.ones(2, 4)):
             seen.clear()
             model(start.requires_grad_(), checkpointed).sum().backward()
@@ -84,9 +86,9 @@ def test_shared_layers_are_told_apart_by_call(checkpointed: bool) -> None:
 
 def test_leaves_no_hook_behind() -> None:
     model = build("llama")
-    sites = inspect(model).sites
+    branches = inspect(model).branches
     before = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
-    with pytest.raises(KeyError), SiteReader(model, sites, lambda *_: None):
+    with pytest.raises(KeyError), BranchReader(model, branches, lambda *_: None):
         raise KeyError
     after = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
     assert before == after == 0
@@ -97,9 +99,12 @@ def test_leaves_no_hook_behind() -> None:
     [("jamba", [1, 3]), ("llama", [0, 1, 2, 3]), ("gpt2", [0, 1, 2, 3]), ("bloom", [0, 1, 2, 3])],
 )
 def test_layers_are_numbered_as_in_the_model(family: str, expected: list[int]) -> None:
-    assert layers_of(inspect(build(family)).sites) == expected
+    assert layer_numbers(inspect(build(family)).branches) == expected
 
 
 def test_layers_without_a_number_are_counted() -> None:
-    sites = [Site(Tap(path, "output", 0, 1.0), Tap(path, "input", 0, 1.0)) for path in ("a", "b")]
-    assert layers_of(sites) == [0, 1]
+    branches = [
+        AttentionBranch(HookPoint(path, "output", 0, 1.0), HookPoint(path, "input", 0, 1.0))
+        for path in ("a", "b")
+    ]
+    assert layer_numbers(branches) == [0, 1]

@@ -9,9 +9,9 @@ import pytest
 import torch
 from tiny_families import HEADS, build
 
-from workers.instrument import SiteReader, inspect
+from workers.instrument import BranchReader, inspect
 from workers.second_moment import moments
-from workers.second_moment.branches import HeadGate
+from workers.second_moment.gains import HeadGate
 
 FAMILIES = ["gpt2", "bloom", "mpt", "gpt_neo", "xglm", "falcon_alibi", "falcon_new", "llama", "phi"]
 
@@ -19,10 +19,10 @@ FAMILIES = ["gpt2", "bloom", "mpt", "gpt_neo", "xglm", "falcon_alibi", "falcon_n
 def updates(family: str, heads: torch.Tensor | None, implementation: str | None = None) -> dict:
     """First attention update [B, d] of one-token prompts."""
     model = build(family, implementation)
-    site = inspect(model).sites[0]
+    branch = inspect(model).branches[0]
     found: dict[int, torch.Tensor] = {}
     ids = torch.full((HEADS + 2, 1), 7)
-    reader = SiteReader(model, [site], lambda i, update, _stream: found.setdefault(i, update))
+    reader = BranchReader(model, [branch], lambda i, update, _stream: found.setdefault(i, update))
     with torch.no_grad(), reader:
         if heads is None:
             model(input_ids=ids, use_cache=False)

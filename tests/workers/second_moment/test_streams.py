@@ -7,8 +7,8 @@ import torch
 from tiny_families import build
 from torch import Tensor
 
-from workers.instrument import SiteReader, inspect
-from workers.second_moment import columns
+from workers.instrument import BranchReader, inspect
+from workers.second_moment import streams
 
 FAMILIES = ["gpt2", "llama", "bloom", "opt", "falcon_parallel", "granite", "gemma2", "openai_gpt"]
 
@@ -16,13 +16,13 @@ FAMILIES = ["gpt2", "llama", "bloom", "opt", "falcon_parallel", "granite", "gemm
 @pytest.mark.parametrize("family", FAMILIES)
 def test_it_shows_what_the_reader_reads_and_stops_behind_the_last_site(family: str) -> None:
     model = build(family)
-    sites = inspect(model).sites
+    branches = inspect(model).branches
     ids = torch.randint(3, 130, (2, 9), generator=torch.Generator().manual_seed(0))
     read: dict[int, tuple[Tensor, Tensor]] = {}
     seen: dict[tuple[str, int], Tensor] = {}
     with (
         torch.no_grad(),
-        SiteReader(model, sites, lambda i, u, s: read.__setitem__(i, (s, u)) or None),
+        BranchReader(model, branches, lambda i, u, s: read.__setitem__(i, (s, u)) or None),
     ):
         model(input_ids=ids, use_cache=False)
     head_ran: list[bool] = []
@@ -30,9 +30,9 @@ def test_it_shows_what_the_reader_reads_and_stops_behind_the_last_site(family: s
         lambda *_: head_ran.append(True) or None
     )
     with torch.no_grad():
-        columns.run(
+        streams.run_to_last_update(
             model,
-            sites,
+            branches,
             ids,
             lambda t, found: seen.__setitem__(("stream", t), found.clone()),
             lambda t, found: seen.__setitem__(("update", t), found.clone()),
@@ -48,22 +48,22 @@ def test_it_shows_what_the_reader_reads_and_stops_behind_the_last_site(family: s
 def test_what_is_put_in_goes_on(family: str) -> None:
     """Streams of one document put into the pass of another make its updates."""
     model = build(family)
-    sites = inspect(model).sites
+    branches = inspect(model).branches
     first, second = torch.randint(3, 130, (2, 1, 9), generator=torch.Generator().manual_seed(1))
     streams: list[Tensor] = []
     updates: list[Tensor] = []
     again: list[Tensor] = []
     with torch.no_grad():
-        columns.run(
+        streams.run_to_last_update(
             model,
-            sites,
+            branches,
             first,
             lambda _t, found: streams.append(found.clone()),
             lambda _t, found: updates.append(found.clone()),
         )
-        columns.run(
+        streams.run_to_last_update(
             model,
-            sites,
+            branches,
             second,
             lambda t, _found: streams[t],
             lambda _t, found: again.append(found.clone()),
@@ -74,12 +74,12 @@ def test_what_is_put_in_goes_on(family: str) -> None:
 
 def test_the_model_is_left_without_hooks() -> None:
     model = build("llama")
-    sites = inspect(model).sites
+    branches = inspect(model).branches
     ids = torch.ones(1, 4, dtype=torch.long)
 
     def fail(_t: int, _found: Tensor) -> None:
         raise KeyError("from a callback")
 
     with torch.no_grad(), pytest.raises(KeyError):
-        columns.run(model, sites, ids, fail, fail)
+        streams.run_to_last_update(model, branches, ids, fail, fail)
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from workers.attention.kernels import KernelTap
+from workers.attention.kernels import KernelRecorder
 from workers.documents import DocumentSet
-from workers.influence import batching, influence, passes
-from workers.influence.batching import Plan, decoder_layers, layer_checkpointing
-from workers.influence.mixing import MixingTap
+from workers.influence import batching, influence
+from workers.influence.batching import BatchPlan, decoder_layers, gradient_checkpointing
+from workers.influence.mixing import MixingRecorder
+from workers.instrument import model_pass
 from workers.instrument.inspection import inspect
 from workers.models.loaded import LoadedModel
 
@@ -34,10 +35,10 @@ def test_gradients_and_statistics_are_the_same(
     loaded, given = as_loaded(tiny_model(family)), some_documents()
     found = inspect(loaded.model)
     results = []
-    for plan in (Plan(2), Plan(2, layer_checkpointing=True)):
-        monkeypatch.setattr(batching, "plan", lambda *_args, plan=plan, **_options: plan)
-        mixing, kernels = MixingTap(loaded.model, found.sites), KernelTap(loaded.model, found)
-        measured = influence.measure(loaded, given, taps=[mixing, kernels])
+    for plan in (BatchPlan(2), BatchPlan(2, checkpointing=True)):
+        monkeypatch.setattr(batching, "plan_batches", lambda *_args, plan=plan, **_options: plan)
+        mixing, kernels = MixingRecorder(loaded.model, found.branches), KernelRecorder(loaded.model, found)
+        measured = influence.measure(loaded, given, recorders=[mixing, kernels])
         results.append((measured, mixing, kernels.result()))
     (plain, mixing, kernels), (thrifty, mixing_again, kernels_again) = results
     np.testing.assert_array_equal(thrifty.norms, plain.norms)
@@ -57,7 +58,7 @@ def test_less_is_kept_for_the_backward_pass(
     assert len(decoder_layers(loaded.model)) == 3
     ids = some_documents(count=1).ids
     plain = batching._saved_bytes(loaded, ids)
-    with layer_checkpointing(loaded.model):
+    with gradient_checkpointing(loaded.model):
         assert batching._saved_bytes(loaded, ids) < plain / 4
     assert batching._saved_bytes(loaded, ids) == plain
 
@@ -65,17 +66,17 @@ def test_less_is_kept_for_the_backward_pass(
 def test_the_model_is_as_it_was_afterwards(tiny_model: Callable[..., Any]) -> None:
     model = tiny_model()
     before = {name: module.forward for name, module in model.named_modules()}
-    with layer_checkpointing(model):
+    with gradient_checkpointing(model):
         assert model.model.layers[0].forward != before["model.layers.0"]
     assert {name: module.forward for name, module in model.named_modules()} == before
-    with contextlib.suppress(RuntimeError), layer_checkpointing(model):
+    with contextlib.suppress(RuntimeError), gradient_checkpointing(model):
         raise RuntimeError("broken")
     assert {name: module.forward for name, module in model.named_modules()} == before
 
 
 def test_a_model_without_layers_is_left_alone() -> None:
     assert decoder_layers(torch.nn.Linear(2, 2)) == []
-    with layer_checkpointing(torch.nn.Linear(2, 2)):
+    with gradient_checkpointing(torch.nn.Linear(2, 2)):
         pass
 
 
@@ -86,16 +87,16 @@ def test_scarce_memory_switches_it_on(
 ) -> None:
     loaded, given = as_loaded(tiny_model(num_hidden_layers=12)), some_documents()
     plain = influence.measure(loaded, given)
-    one = batching.memory_model(loaded, given.ids).bytes(20)
+    one = batching.estimate_memory(loaded, given.ids).bytes(20)
     monkeypatch.setattr(batching, "available_bytes", lambda _device: int(one))
     wrapped: list[bool] = []
-    real = passes.logits
+    real = model_pass.last_logits
 
     def listen(model: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
         wrapped.append("forward" in vars(model.model.layers[0]))
         return real(model, *args, **kwargs)
 
-    monkeypatch.setattr(passes, "logits", listen)
+    monkeypatch.setattr(model_pass, "last_logits", listen)
     thrifty = influence.measure(loaded, given)
     assert wrapped[-1]
     np.testing.assert_allclose(thrifty.norms, plain.norms, rtol=1e-4)

@@ -1,0 +1,253 @@
+"""From a measurement to a stored profile: its identity, its body, its envelope, its summary.
+
+The wire forms of the measurements themselves stand next to them (`workers.influence`), those of
+theory's results in `lacuna.views`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+
+from lacuna import views
+from lacuna.architectures import table
+from lacuna.contract.base import digest, rounded, rounded_list
+from lacuna.contract.models import ModelDescription
+from lacuna.contract.profile_requests import METHOD_VERSION, ProfileRequest
+from lacuna.contract.profiles import (
+    Environment,
+    MonotoneCheck,
+    NeedleCurve,
+    Prediction,
+    ProfileBody,
+    ProfileEnvelope,
+    ProfileSummary,
+    RequestEcho,
+    Timings,
+)
+from lacuna.theory import agreement, shape
+from workers.documents import DocumentSet
+from workers.influence.influence import measured_to_wire
+from workers.influence.mixing import mixing_to_wire
+from workers.instrument import Instrumentation, describe_positions
+from workers.job.measurement import Measurement
+from workers.models.loaded import LoadedModel
+from workers.recall.needle import NeedleResult
+
+F64 = NDArray[np.float64]
+
+MONOTONE_TOLERANCE = 1e-3
+"""Rounding and the finite number of documents breach monotonicity by less than this."""
+ONE_DOCUMENT = (
+    "one document alone: how noisy the curve is cannot be told, and its band has no width"
+)
+
+
+def request_echo(request: ProfileRequest, loaded: LoadedModel, texts: DocumentSet) -> RequestEcho:
+    """The request with everything that it left open, as it was resolved."""
+    objective = request.resolved_objective
+    target = request.target
+    return RequestEcho(
+        model=request.model,
+        revision=loaded.revision,
+        weights=request.weights,
+        seed=request.seed,
+        sequence_length=request.sequence_length,
+        objective=objective,
+        probes=request.probes if objective == "jacobian" else None,
+        positional_encoding=request.positional_encoding,
+        content_scale=request.content_scale,
+        dtype=_dtype(loaded),
+        documents_source=texts.source,
+        documents_name=request.documents.name,
+        documents_asked=request.documents.count,
+        documents_digest=texts.digest,
+        target_digest=None if target is None else hashlib.sha256(target.encode()).hexdigest()[:32],
+        leading_bos=texts.leading_bos,
+        needle=request.needle,
+    )
+
+
+def profile_id(
+    echo: RequestEcho,
+    loaded: LoadedModel,
+    instrumentation: Instrumentation,
+    request: ProfileRequest,
+) -> str:
+    """Digest (32 hex characters) of all that the numbers of a profile depend on."""
+    names = None if request.predictions is None else sorted(request.predictions)
+    return digest(
+        {
+            "method": METHOD_VERSION,
+            "request": echo.model_dump(mode="json"),
+            "predictions": names,
+            "config": loaded.config_digest,
+            "tokenizer": loaded.tokenizer_digest,
+            "attention": _attention_implementation(loaded),
+            "capture": instrumentation.capture,
+        }
+    )
+
+
+def profile_body(
+    id_: str,
+    echo: RequestEcho,
+    loaded: LoadedModel,
+    instrumentation: Instrumentation,
+    texts: DocumentSet,
+    found: Measurement,
+) -> ProfileBody:
+    """The part of a profile that equal requests have in common, byte for byte."""
+    attention = None if found.attention is None else found.attention.last_token_attention
+    measured, main, draws = measured_to_wire(found.influence, found.aggregate, attention)
+    if found.needle is not None:
+        needle = needle_to_wire(found.needle, main)
+        measured = measured.model_copy(update={"needle": needle})
+    return ProfileBody(
+        id=id_,
+        model=describe_model(loaded, instrumentation),
+        request=echo,
+        measured=measured,
+        mixing=None if found.mixing is None else mixing_to_wire(found.mixing),
+        predictions={
+            name: prediction_to_wire(curve, main) for name, curve in found.predictions.items()
+        },
+        forces=[views.force_to_wire(force) for force in found.forces],
+        collapse=None if found.collapse is None else views.collapse_to_wire(found.collapse),
+        monotone=_monotone_to_wire(found),
+        dead_zone=views.zone_to_wire(shape.dead_zone(main, curves=draws)),
+        shape=views.shape_of(main),
+        warnings=[
+            *([ONE_DOCUMENT] if draws is None else []),
+            *texts.warnings,
+            *instrumentation.reasons,
+            *instrumentation.warnings,
+            *found.warnings,
+        ],
+        method_version=METHOD_VERSION,
+    )
+
+
+def describe_model(loaded: LoadedModel, instrumentation: Instrumentation) -> ModelDescription:
+    """What the configuration says, and the positions as the model was seen to use them."""
+    model, config = loaded.model, loaded.text_config
+    positions = describe_positions(model, instrumentation)
+    return ModelDescription(
+        id=loaded.id,
+        revision=loaded.revision,
+        architecture=str(model.config.model_type),
+        layers=table.layers(config),
+        attention_layers=instrumentation.attention_layers,
+        heads=table.heads(config),
+        width=loaded.width,
+        vocabulary=loaded.vocabulary,
+        parameters=loaded.parameters,
+        positional_encoding=positions.kind,
+        window=positions.window,
+        max_length=table.max_length(config),
+        attention_implementation=_attention_implementation(loaded),
+        block=instrumentation.block,
+        support=instrumentation.level,
+        support_notes=[*instrumentation.reasons, *instrumentation.warnings],
+        tokenizer_digest=loaded.tokenizer_digest,
+    )
+
+
+def _attention_implementation(loaded: LoadedModel) -> str:
+    return str(getattr(loaded.text_config, "_attn_implementation", None) or "eager")
+
+
+def prediction_to_wire(curve: F64, main: F64) -> Prediction:
+    """A predicted curve [n], with its distance from the measured one [n]."""
+    rank = agreement.spearman(curve, main)
+    return Prediction(
+        influence=rounded_list(curve),
+        wasserstein=rounded(agreement.wasserstein(curve, main)),
+        spearman=None if rank is None else rounded(rank),
+        dead_zone=views.zone_of(curve),
+    )
+
+
+def _monotone_to_wire(found: Measurement) -> list[MonotoneCheck] | None:
+    if found.monotone is None or found.mixing is None:
+        return None
+    return [
+        MonotoneCheck(layer=layer, violation=rounded(value), monotone=value <= MONOTONE_TOLERANCE)
+        for layer, value in zip(found.mixing.layers, found.monotone, strict=True)
+    ]
+
+
+def needle_to_wire(result: NeedleResult, influence: F64) -> NeedleCurve:
+    """Retrieval by depth, with its rank agreement with influence [n] at the same positions."""
+    rank = agreement.spearman(result.log_probability, result.density(influence))
+    return NeedleCurve(
+        depth=rounded_list(result.depths),
+        position=[int(p) for p in result.positions],
+        log_probability=rounded_list(result.log_probability),
+        low=rounded_list(result.low),
+        high=rounded_list(result.high),
+        baseline=rounded(result.baseline),
+        facts=result.facts,
+        spearman_with_influence=None if rank is None else rounded(rank),
+    )
+
+
+def profile_envelope(
+    loaded: LoadedModel, texts: DocumentSet, found: Measurement, load_seconds: float
+) -> ProfileEnvelope:
+    """When, where and how fast the profile was made; no part of its identity."""
+    seconds = found.influence.seconds
+    device = loaded.device
+    return ProfileEnvelope(
+        timings=Timings(
+            load_seconds=round(load_seconds, 3),
+            measure_seconds=round(seconds, 3),
+            predict_seconds=round(found.predict_seconds, 3),
+            tokens_per_second=rounded(texts.ids.numel() / max(seconds, 1e-9)),
+        ),
+        environment=Environment(
+            lacuna=version("lacuna-service"),
+            torch=torch.__version__,
+            transformers=transformers.__version__,
+            python=platform.python_version(),
+            device=torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+            dtype=_dtype(loaded),
+            threads=torch.get_num_threads(),
+        ),
+        created_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+    )
+
+
+def profile_summary(body: ProfileBody, envelope: ProfileEnvelope) -> ProfileSummary:
+    """What a list of profiles shows."""
+    return ProfileSummary(
+        id=body.id,
+        model=body.model.id,
+        revision=body.model.revision,
+        weights=body.request.weights,
+        sequence_length=body.request.sequence_length,
+        objective=body.request.objective,
+        documents=body.measured.documents,
+        documents_source=body.request.documents_source,
+        documents_name=body.request.documents_name,
+        seed=body.request.seed,
+        positional_encoding=body.request.positional_encoding,
+        content_scale=body.request.content_scale,
+        needle=body.measured.needle is not None,
+        shape=body.shape.class_,
+        dead_zone=body.dead_zone,
+        primacy_mass=body.shape.primacy_mass,
+        recency_mass=body.shape.recency_mass,
+        created_at=envelope.created_at,
+    )
+
+
+def _dtype(loaded: LoadedModel) -> str:
+    return str(loaded.dtype).removeprefix("torch.")
