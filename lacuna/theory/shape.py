@@ -144,7 +144,7 @@ def dead_zone(
         influence: F64[n], non-negative; normalised here.
         threshold: density, > 0; 1 is uniform.
         window_fraction: of `smoothed_density`.
-        curves: F64[draws, n] from `evidence.aggregates.bootstrap`; gives the bands of both ends, and their
+        curves: F64[draws, n], redrawn curves; gives the bands of both ends, and their
             support: draws without a zone are left out of the bands.
 
     Returns:

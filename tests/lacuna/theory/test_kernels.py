@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lacuna.theory import _alibi, _blocked, _distance, _recursion, kernels
+from lacuna.theory import _alibi, _blocked, _distance, _recursion, _windowed, kernels
 from lacuna.theory.kernels import Kernel
 
 SLOPE = st.one_of(st.sampled_from([0.0, 1e-12, 1e-3, 0.5, 50.0]), st.floats(0, 50))
@@ -149,24 +149,22 @@ def check(kernel: Kernel, rival: np.ndarray, weights: np.ndarray) -> None:
     [[0.0, 1e-12, 0.01, 0.3, 50.0], [0.5, 0.25, 2.0], [0.0], [0.1, 0.11, 0.9], [0.05], [30.0]],
 )
 @pytest.mark.parametrize("sizes", [(64, 32, 16, 2), (64, 16, 16, 3), (400, 64, 32, 4)])
-def test_chunks_join_without_a_seam(
+def test_segments_join_without_a_seam(
     slopes: list[float], sizes: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chunks so small that a short prompt has many, near ones and far ones."""
+    """Segments so small that a short prompt has many, near ones and far ones."""
     for name, size in zip(
         ("NEAR_ELEMENTS", "NEAR_MINIMUM", "FAR_BLOCK", "FAR_BLOCKS"), sizes, strict=True
     ):
         monkeypatch.setattr(_blocked, name, size)
-    _blocked._plan.cache_clear()
-    _alibi._heads.cache_clear()
+    _alibi._shared_heads.cache_clear()
     generator = np.random.default_rng(len(slopes))
     for n in (33, 100, 515):
         diagonal = generator.normal(size=len(slopes)) * 40
         kernel = kernels.alibi(n, slopes, diagonal)
         rival = dense_rivals.alibi(n, slopes, diagonal.tolist())
         check(kernel, rival, np.full(len(slopes), 1 / len(slopes)))
-    _blocked._plan.cache_clear()
-    _alibi._heads.cache_clear()
+    _alibi._shared_heads.cache_clear()
 
 
 @pytest.mark.parametrize("window", [16, 17, 31, 32, 33, 48, 150, 299])
@@ -175,8 +173,8 @@ def test_windows_of_several_blocks(
     window: int, sizes: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every remainder of the block size, with heads and positions in one group or in many."""
-    monkeypatch.setattr(_blocked, "_NEAR_ELEMENTS", sizes[0])
-    monkeypatch.setattr(_blocked, "_STATES", sizes[1])
+    monkeypatch.setattr(_windowed, "_NEAR_ELEMENTS", sizes[0])
+    monkeypatch.setattr(_windowed, "_STATES", sizes[1])
     slopes, weights = [0.0, 1e-12, 0.02, 0.4, 50.0], np.arange(1.0, 6.0)
     for diagonal in ([0.0] * 5, [1e4, -1e4, 3.0, -2.0, 70.0]):
         for n in (window + 1, 300):
@@ -193,12 +191,12 @@ def test_without_tables(
     """Long prompts have no table of normalisers, and heads go in small groups."""
     monkeypatch.setattr(_recursion, "_TABLE_LIMIT", 0)
     monkeypatch.setattr(_alibi, "_GENERAL_ELEMENTS", 80)
-    _alibi._heads.cache_clear()
+    _alibi._shared_heads.cache_clear()
     slopes, diagonal = [0.0, 0.02, 0.4, 50.0], [1.0, 1e4, -1e4, 0.0]
     kernel = kernels.alibi(40, slopes, diagonal, window=window, mask=mask, prefix=prefix)
     rival = dense_rivals.alibi(40, slopes, diagonal, window, prefix_of(40, mask, prefix))
     check(kernel, rival, np.full(4, 0.25))
-    _alibi._heads.cache_clear()
+    _alibi._shared_heads.cache_clear()
 
 
 @pytest.mark.parametrize("n", [16_384, 40_000])
@@ -272,5 +270,5 @@ def test_standard_slopes_otherwise_interleave() -> None:
     ],
 )
 def test_refusals(build: object) -> None:
-    with pytest.raises(ValueError, match=r"must|goes with"):
+    with pytest.raises(ValueError, match="must"):
         build()  # type: ignore[operator]
