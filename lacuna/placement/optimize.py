@@ -202,9 +202,12 @@ def heuristic_order(problem: OrderProblem) -> I64:
         search, steps = _relocations, _RELOCATION_STEPS
     score = problem.score(order)
     for _ in range(steps):
-        order = rearrange(problem, search(problem, order))
+        found = search(problem, order)
+        order = rearrange(problem, found)
         improved = problem.score(order)
-        if improved <= score * (1 + 1e-12):
+        # A search of all swaps and moves finds nothing more where it ended.
+        at_its_end = search is _pairwise and bool((order == found).all())
+        if at_its_end or improved <= score * (1 + 1e-12):
             break
         score = improved
     return order
@@ -290,19 +293,18 @@ def _walk_back(ranked: I64, step: I64, went_left: list[NDArray[np.bool_]], state
 
 
 def _pairwise(problem: OrderProblem, order: I64) -> I64:
-    """Steepest ascent over all swaps of two chunks and all moves of one."""
+    """Steepest ascent over all swaps of two chunks and all moves of one, to a local optimum."""
     table = _moves(problem.size)
     score = problem.score(order)
-    for _ in range(MAX_STEPS):
+    while True:
         candidates = order[table]
         if problem.constrained:
             candidates = problem.repair(candidates)
         scores = problem.scores(candidates)
         best = int(np.argmax(scores))
         if scores[best] <= score * (1 + 1e-12):
-            break
+            return order
         order, score = candidates[best], float(scores[best])
-    return order
 
 
 def _relocations(problem: OrderProblem, order: I64) -> I64:

@@ -67,6 +67,11 @@ class OrderProblem:
         return self.lengths + self.separator
 
     @cached_property
+    def adjoining(self) -> bool:
+        """Whether every chunk ends where the next one starts, and none is empty."""
+        return self.separator == 0 and bool((self.lengths > 0).all())
+
+    @cached_property
     def scale(self) -> F64:
         """Visibility per unit of mass, n / l; shape [m]."""
         return self.tokens / self.span
@@ -106,18 +111,28 @@ class OrderProblem:
         ends: I64 = np.cumsum(strides, axis=-1)
         return ends - strides + self.start
 
+    def masses(self, orders: I64) -> F64:
+        """Influence on the chunk at each place, shape of `orders` ([m] or [B, m])."""
+        if not self.adjoining:
+            at = self.offsets(orders)
+            return self.cumulative[at + self.span[orders]] - self.cumulative[at]
+        # One look-up for each boundary instead of two for each chunk.
+        bounds = np.empty((*orders.shape[:-1], self.size + 1), dtype=np.int64)
+        bounds[..., 0] = self.start
+        bounds[..., 1:] = self.lengths.take(orders)
+        np.cumsum(bounds, axis=-1, out=bounds)
+        before: F64 = self.cumulative.take(bounds)
+        return before[..., 1:] - before[..., :-1]
+
     def visibilities(self, order: I64) -> F64:
         """Visibility of the chunk at each place, shape [m]."""
-        at = self.offsets(order)
-        mass = self.cumulative[at + self.span[order]] - self.cumulative[at]
-        seen: F64 = np.maximum(mass, 0.0) * self.scale[order]
+        seen: F64 = np.maximum(self.masses(order), 0.0) * self.scale[order]
         return seen
 
     def scores(self, orders: I64) -> F64:
         """What the search maximises, for a batch of orders [B, m]: the value, with ties broken."""
-        at = self.offsets(orders)
-        mass = self.cumulative[at + self.span[orders]] - self.cumulative[at]
-        total: F64 = (mass * self.weight[orders]).sum(axis=-1)
+        mass = self.masses(orders)
+        total: F64 = (mass * self.weight.take(orders)).sum(axis=-1)
         if self.objective != "worst_case":
             return total
         seen = np.where(self.is_top[orders], mass * self.scale[orders], np.inf)
