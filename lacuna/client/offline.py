@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 from pydantic_core import to_json
@@ -17,6 +17,9 @@ from lacuna.client.errors import Refused
 from lacuna.contract.errors import InvalidRequest, LacunaError
 from lacuna.contract.placements import Chunk, PlacementRequest, PlacementResponse
 from lacuna.contract.profiles import Profile
+
+if TYPE_CHECKING:
+    from lacuna.placement.curve import PlacementCurve
 
 
 class OfflinePlacer:
@@ -37,6 +40,7 @@ class OfflinePlacer:
             self._profile = profile
         else:
             self._profile = parse_profile(to_json(profile), "the mapping")
+        self._curves: dict[str | None, PlacementCurve] = {}
 
     @property
     def profile_id(self) -> str:
@@ -60,25 +64,43 @@ class OfflinePlacer:
         body = placement_request(chunks, {**options, "profile_id": self.profile_id})
         try:
             request = PlacementRequest.model_validate_json(to_json(body))
-            return place_along(request, self._profile)
+            if request.source not in self._curves:
+                self._curves[request.source] = curve_of(request, self._profile)
+            return place_along(request, self._curves[request.source])
         except ValidationError as error:
             raise Refused(_first_fault(error)) from error
         except LacunaError as error:
             raise Refused.of_error(error) from error
 
 
-def place_along(request: PlacementRequest, profile: Profile | None = None) -> PlacementResponse:
-    """The service's answer to a request whose curve is at hand.
+def curve_of(request: PlacementRequest, profile: Profile | None = None) -> PlacementCurve:
+    """The curve of a request for which no service is needed.
 
     Args:
         request: with a `density`, an `architecture`, or the id of `profile`.
         profile: the curve's origin; None takes what the request itself gives.
 
     Raises:
-        InvalidRequest, TooLong: as the service would refuse it; and chunks without `tokens`.
+        InvalidRequest: the profile has no such curve, or no curve is at hand.
     """
     # numpy and scipy are slow to import, and reading a profile needs neither.
     from lacuna.placement import curve
+
+    if profile is not None:
+        return curve.of_body(profile, request.source)
+    if request.density is not None:
+        return curve.of_density(request.density)
+    if request.architecture is None:
+        raise InvalidRequest("without a service, give a profile, `density` or `architecture`")
+    return curve.of_architecture(request.architecture)
+
+
+def place_along(request: PlacementRequest, curve: PlacementCurve) -> PlacementResponse:
+    """The answer that a service with this curve gives.
+
+    Raises:
+        InvalidRequest, TooLong: as the service would refuse it; and chunks without `tokens`.
+    """
     from lacuna.placement.answer import place
 
     if any(chunk.tokens is None for chunk in request.chunks):
@@ -86,13 +108,7 @@ def place_along(request: PlacementRequest, profile: Profile | None = None) -> Pl
             "`text` needs a tokenizer, and offline there is none: give `tokens`, or ask a service",
             field="chunks.text",
         )
-    if profile is not None:
-        return place(request, curve.of_body(profile, request.source))
-    if request.density is not None:
-        return place(request, curve.of_density(request.density))
-    if request.architecture is None:
-        raise InvalidRequest("without a service, give a profile, `density` or `architecture`")
-    return place(request, curve.of_architecture(request.architecture))
+    return place(request, curve)
 
 
 def parse_profile(document: bytes | str, name: str) -> Profile:

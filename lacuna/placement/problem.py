@@ -115,7 +115,8 @@ class OrderProblem:
         """Influence on the chunk at each place, shape of `orders` ([m] or [B, m])."""
         if not self.adjoining:
             at = self.offsets(orders)
-            return self.cumulative[at + self.span[orders]] - self.cumulative[at]
+            mass: F64 = self.cumulative[at + self.span[orders]] - self.cumulative[at]
+            return mass
         # One look-up for each boundary instead of two for each chunk.
         bounds = np.empty((*orders.shape[:-1], self.size + 1), dtype=np.int64)
         bounds[..., 0] = self.start

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lacuna.client.chunks import ParsedChunks, parse_chunks
-from lacuna.client.offline import place_along
+from lacuna.client.offline import curve_of, place_along
 from lacuna.contract.errors import InvalidRequest, LacunaError
 from lacuna.contract.placements import (
     Gain,
@@ -124,7 +124,7 @@ def _asked(
 def _computed(request: PlacementRequest, saved: Profile | None, built: Built) -> PlacementResponse:
     """The same answer without a service: the curve is at hand."""
     try:
-        return place_along(request, saved)
+        return place_along(request, curve_of(request, saved))
     except LacunaError as error:
         refuse(error, built.names)
 
