@@ -1,0 +1,251 @@
+"""Does advice ever harm? Planted curves, scores of five scales, and the truth known.
+
+    python bench/advice.py [--profiles 300] [--seed 0] [--documents 16 64]
+
+Each profile is a fresh sample of documents whose curves vary as SmolLM2's do (totals vary 20-fold,
+split-half distance .045 at 16 documents): log-normal noise of three widths around a planted curve.
+Each is asked with every scale, with chunks of equal and of unequal length. The truth is the
+expected value of the order under the planted population (20,000 documents; flat is exact) and the
+probabilities from which the scores were drawn.
+
+- harm: the order was changed and its true gain over the caller's is negative; at most 5%
+- coverage: the interval of the gain over the caller's order holds the true gain; 93-97%
+- flat: share reordered when the curve is flat; at most 5%
+- speed: 20 chunks with intervals, processor time; at most 5 ms
+
+A second table has the harm when the retriever is worse than the hit curve assumes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from lacuna.placement import document_curves
+from lacuna.placement.advice import Advice, advise
+from lacuna.placement.document_curves import DocumentCurves
+from lacuna.placement.problem import OrderProblem
+from lacuna.placement.relevance import hits_by_rank, weigh
+from lacuna.theory.curve import cumulative
+
+TOKENS = 256
+CURVES = ("flat", "u", "primacy", "recency")
+SCALES = ("probability", "cosine", "reciprocal rank", "BM25", "logit")
+WIRE = {"probability": "probability", "logit": "logit"}
+SIZES = (4, 6, 8, 12, 20)
+POPULATION = 20_000
+
+
+def planted(name: str) -> np.ndarray:
+    x = (np.arange(TOKENS) + 0.5) / TOKENS
+    return {
+        "flat": np.ones(TOKENS),
+        "u": 1 + 0.8 * np.exp(-x / 0.08) + 1.2 * np.exp(-(1 - x) / 0.1),
+        "primacy": 1 + np.exp(-x / 0.2),
+        "recency": 1 + 1.5 * np.exp(-(1 - x) / 0.15),
+    }[name]
+
+
+def documents(name: str, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Curves of `count` documents, shape [count, TOKENS]; the noise is the same at every place."""
+    frequency = np.fft.rfftfreq(TOKENS, 1 / TOKENS)
+    noise = 0.9 * rng.standard_normal((count, TOKENS))
+    for width in (3.0, 20.0):
+        pass_band = np.exp(-((frequency / width) ** 2) / 2)
+        pass_band[0] = 0
+        white = np.fft.rfft(rng.standard_normal((count, TOKENS)), axis=1)
+        smooth = np.fft.irfft(white * pass_band, TOKENS, axis=1)
+        noise += 0.5 * smooth / np.sqrt(2 * (pass_band**2).sum() / TOKENS)
+    loudness = np.exp(0.9 * rng.standard_normal((count, 1)))
+    return planted(name) * np.exp(noise) * loudness
+
+
+def population(name: str, rng: np.random.Generator) -> DocumentCurves:
+    """The true mean curve, with token 0 left out as in a profile."""
+    mean = np.ones(TOKENS)
+    if name != "flat":
+        mean = np.zeros(TOKENS)
+        for _ in range(POPULATION // 2_000):
+            curves = documents(name, 2_000, rng)
+            curves[:, 0] = curves[:, 1]
+            mean += (curves / curves.sum(axis=1, keepdims=True)).sum(axis=0)
+    return document_curves.prepare(mean[None], skip=0, smoothing=0.0)
+
+
+def scored(scale: str, size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Scores, best first, and the true probabilities that the chunks hold the answer."""
+    if scale == "probability":
+        chance = np.sort(rng.beta(0.5, 1.5, size))[::-1]
+        return chance, chance
+    if scale == "logit":
+        logits = np.sort(rng.normal(-2, 3, size))[::-1]
+        return logits, 1 / (1 + np.exp(-logits))
+    scores = {
+        "cosine": np.sort(rng.uniform(0.70, 0.85, size))[::-1],
+        "reciprocal rank": 1 / (60 + np.arange(1, size + 1)),
+        "BM25": np.sort(rng.gamma(4, 3, size))[::-1],
+    }[scale]
+    return scores, hits_by_rank(size)
+
+
+@dataclass(frozen=True)
+class Request:
+    scale: str
+    scores: np.ndarray
+    chance: np.ndarray
+    lengths: np.ndarray
+
+
+def requests(rng: np.random.Generator) -> Iterator[Request]:
+    """Every scale with equal and unequal lengths; the caller's order is by score, turned round or
+    shuffled."""
+    for scale in SCALES:
+        for equal in (True, False):
+            size = int(rng.choice(SIZES))
+            scores, chance = scored(scale, size, rng)
+            arranged = [np.arange(size), np.arange(size)[::-1], rng.permutation(size)]
+            order = arranged[rng.choice(3, p=[0.5, 0.15, 0.35])]
+            lengths = np.full(size, 200) if equal else rng.integers(50, 400, size)
+            yield Request(scale, scores[order], chance[order], lengths)
+
+
+def ask(one: Request, curves: DocumentCurves) -> tuple[Advice, OrderProblem]:
+    relevance = weigh(one.scores, WIRE.get(one.scale, "score"), lengths=one.lengths)  # type: ignore[arg-type]
+    length = int(one.lengths.sum()) + 60
+    problem = OrderProblem(cumulative(curves.influence, length), one.lengths, relevance.weights, 20)
+    return advise(problem, curves, by_length=relevance.by_length), problem
+
+
+def true_gain(
+    advice: Advice, problem: OrderProblem, chance: np.ndarray, truth: DocumentCurves
+) -> float:
+    """Of the proposed order over the caller's."""
+    orders = np.stack([advice.proposed, np.arange(problem.size)])
+    start = problem.offsets(orders)
+    weight = (chance * problem.scale)[orders]
+    table = truth.coefficients(start, start + problem.span[orders], weight, problem.tokens)
+    new, old = (truth.cumulative @ table)[0]
+    return float(new / old - 1)
+
+
+@dataclass
+class Tally:
+    asked: int = 0
+    covered: int = 0
+    below: int = 0
+    reordered: int = 0
+    kept: int = 0
+    harmed: int = 0
+    gain: float = 0.0
+
+    def add(self, advice: Advice, gain: float) -> None:
+        interval = advice.gain["given"]
+        assert interval is not None
+        self.asked += 1
+        self.covered += interval.low - 1e-9 <= gain <= interval.high + 1e-9
+        self.below += gain < interval.low - 1e-9
+        self.reordered += advice.decision == "reorder"
+        self.kept += advice.decision == "keep"
+        self.harmed += advice.decision == "reorder" and gain < -1e-9
+        self.gain += gain if advice.decision == "reorder" else 0.0
+
+    def row(self, name: str) -> str:
+        n = self.asked
+        return (
+            f"| {name} | {n} | {self.covered / n:.3f} | {self.below / n:.3f} "
+            f"| {self.reordered / n:.3f} | {self.kept / n:.3f} | {self.harmed / n:.4f} "
+            f"| {self.gain / max(self.reordered, 1):+.3f} |"
+        )
+
+
+HEAD = (
+    "| | requests | covered | true gain below | reordered | kept | changed for the worse "
+    "| true gain where changed |\n|---|---|---|---|---|---|---|---|"
+)
+
+
+def simulate(profiles: int, counts: list[int], seed: int) -> bool:
+    rng = np.random.default_rng(seed)
+    rows: dict[str, Tally] = defaultdict(Tally)
+    worse: dict[str, Tally] = defaultdict(Tally)
+    for name in CURVES:
+        truth = population(name, rng)
+        for count in counts:
+            for _ in range(profiles):
+                curves = document_curves.prepare(documents(name, count, rng))
+                for one in requests(rng):
+                    advice, problem = ask(one, curves)
+                    gain = true_gain(advice, problem, one.chance, truth)
+                    size = problem.size
+                    for row in ("all", f"{name}, {count} documents", one.scale, f"{size} chunks"):
+                        rows[row].add(advice, gain)
+                    if one.scale in ("cosine", "BM25", "reciprocal rank"):
+                        for label, first, power in (("30%", 0.3, 1.0), ("50%", 0.5, 1.5)):
+                            other = weaker(one, first, power)
+                            worse[f"rank 1 holds the answer in {label}"].add(
+                                advice, true_gain(advice, problem, other, truth)
+                            )
+    print(HEAD)
+    for label in ["all", *sorted(set(rows) - {"all"}, key=_by_kind)]:
+        print(rows[label].row(label))
+    print("\nThe retriever is worse than the hit curve says:\n\n" + HEAD)
+    for label, tally in worse.items():
+        print(tally.row(label))
+    every = rows["all"]
+    flat = [rows[f"flat, {count} documents"] for count in counts]
+    return (
+        0.93 <= every.covered / every.asked <= 0.97
+        and max(tally.harmed / tally.asked for tally in rows.values()) <= 0.05
+        and max(tally.reordered / tally.asked for tally in flat) <= 0.05
+    )
+
+
+def weaker(one: Request, first: float, power: float) -> np.ndarray:
+    """Probabilities by rank that start at `first` and fall as 1 / rank^power from there."""
+    rank = np.argsort(np.argsort(-one.scores, kind="stable")) + 1.0
+    return first / rank**power
+
+
+def _by_kind(label: str) -> tuple[int, str]:
+    return (0 if "documents" in label else 2 if "chunks" in label else 1), label.zfill(20)
+
+
+def speed(seed: int) -> bool:
+    rng = np.random.default_rng(seed)
+    curves = document_curves.prepare(documents("u", 64, rng))
+    fine = True
+    print("\n| 20 chunks, 64 documents | median ms of processor time | per second |\n|---|---|---|")
+    for scale in SCALES:
+        times = []
+        for _ in range(200):
+            scores, chance = scored(scale, 20, rng)
+            mixed = rng.permutation(20)
+            one = Request(scale, scores[mixed], chance[mixed], rng.integers(50, 400, 20))
+            began = time.process_time()
+            ask(one, curves)
+            times.append(1e3 * (time.process_time() - began))
+        took = float(np.median(times))
+        fine &= took <= 5
+        print(f"| {scale} | {took:.2f} | {1e3 / took:.0f} |")
+    return fine
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--profiles", type=int, default=300)
+    parser.add_argument("--documents", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    fine = simulate(options.profiles, options.documents, options.seed)
+    fine &= speed(options.seed)
+    print("\nall targets met" if fine else "\nA TARGET WAS MISSED")
+    raise SystemExit(0 if fine else 1)
+
+
+if __name__ == "__main__":
+    main()

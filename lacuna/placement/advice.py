@@ -1,0 +1,260 @@
+"""Whether to reorder at all: the gain of the best order with an interval, and a decision.
+
+An order is chosen on a curve that some documents gave, and on those documents its gain is too high:
+the order fits their noise. So the gain is cross-fitted. The documents are split into folds, several
+times; the order is chosen again without each fold and judged on it. Documents are the unit of the
+interval. Its lower end comes from the cross-fitted values, its upper end from the larger of these
+and the values in sample: cross-fitted values alone are too low where folds disagree about the
+order. Coverage, false alarms and harm are simulated in `bench/advice.py`.
+
+| decision | when |
+|---|---|
+| `reorder` | the interval of the gain over the caller's order lies above zero |
+| `keep` | it does not, and its upper end is below MATTERS; or the order is the caller's anyway |
+| `undecided` | it does not, but a gain that matters is possible; or nothing was measured |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.special import stdtrit
+
+from lacuna.placement.document_curves import DocumentCurves
+from lacuna.placement.fast_orders import fast_orders
+from lacuna.placement.problem import F64, I64, OrderProblem
+from lacuna.placement.rules import by_rank, fixed_orders
+from lacuna.placement.search import OrderSolution, best_order, upper_bound
+
+Decision = Literal["reorder", "keep", "undecided"]
+
+MATTERS = 0.02
+"""Gain below which the order makes no difference: `keep` needs an interval that ends under it."""
+TIE = 1e-3
+"""Gain up to which two orders count as equal."""
+LEVEL = 0.95
+"""Of the intervals."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Value of one order over another, less 1, with a 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, eq=False)
+class Advice:
+    """What to do, and what the proposed order would bring."""
+
+    decision: Decision
+    reason: str
+    order: I64
+    """The order to use, shape [m]: `proposed` when the decision is `reorder`, else the caller's."""
+    proposed: I64
+    """The order that was judged, shape [m]."""
+    name: str
+    """Where `proposed` comes from: `curve`, or the name of the best fixed rule."""
+    gain: Mapping[str, Gain | None]
+    """Of `proposed` over each fixed rule; None where the rule is worth nothing."""
+    solution: OrderSolution
+    """The order that the curve asks for, with its value and bound."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Values:
+    """What orders are worth, by document."""
+
+    rules: F64
+    """Of each fixed rule, shape [D, rules]."""
+    curve: F64
+    """Of the order that the curve asks for, shape [D]."""
+    curve_unseen: F64
+    """The same, chosen without the document's fold, shape [repeats, D]."""
+    rule_unseen: F64
+    """Of the fixed rule that is best without the document's fold, shape [repeats, D]."""
+    best_rule: int
+    """The fixed rule that is best on all documents."""
+
+
+def advise(
+    problem: OrderProblem,
+    curves: DocumentCurves,
+    *,
+    by_length: bool = True,
+    document_order: I64 | None = None,
+    theory_only: bool = False,
+) -> Advice:
+    """Decide between the caller's order and the one that the curves ask for.
+
+    With the curves of several documents the order is that of `fast_orders`, which can be chosen
+    again for every fold (on noisy curves it is truly worth no less than the optimum, which fits
+    the noise more closely). With one curve that is taken as true it is the optimum.
+
+    Args:
+        problem: chunks in the caller's order with weights (`relevance.weigh`), at least one; its
+            cumulative curve is that of `curves.influence` at the prompt's length.
+        curves: of `document_curves.prepare`, or `exact` for a caller's own density.
+        by_length: whether length may decide (`Relevance.by_length`).
+        document_order: permutation of that rule, where sources and positions are known.
+        theory_only: the curve comes from the architecture alone while the weights are trained.
+
+    Raises:
+        ValueError: no order satisfies the pins and groups.
+    """
+    rules = fixed_orders(problem, document_order)
+    trained = np.concatenate([curves.chosen_on[None], curves.trained_on])
+    if len(curves.trained_on):
+        chosen = fast_orders(problem, curves, trained, by_length=by_length)
+        value = problem.value(chosen[0])
+        bound = max(value, upper_bound(problem))
+        solution = OrderSolution(chosen[0], value, bound, "heuristic")
+    else:
+        solution = best_order(problem) if by_length else by_rank(problem)
+        chosen = solution.order[None]
+    values = _values(problem, curves, np.stack(list(rules.values())), chosen, trained)
+    return _decide(values, solution, rules, theory_only=theory_only)
+
+
+def _values(
+    problem: OrderProblem, curves: DocumentCurves, fixed: I64, chosen: I64, trained: F64
+) -> _Values:
+    """Values of the rules and of the orders chosen on each of the trained curves."""
+    orders = np.concatenate([fixed, chosen])
+    start = problem.offsets(orders)
+    end = start + problem.span[orders]
+    weight = _weights(problem, curves, orders, start, end)
+    table = curves.coefficients(start, end, weight, problem.tokens)
+    values = curves.cumulative @ table
+    count = len(fixed)
+    best = (trained @ table[:, :count]).argmax(axis=1)
+    curve, rule = values[:, count][None], values[:, best[0]][None]
+    if len(curves.trained_on):
+        shape = curves.held_out.shape
+        curve = (curves.held_out * values[:, count + 1 :].T.reshape(shape)).sum(axis=1)
+        rule = (curves.held_out * values[:, best[1:]].T.reshape(shape)).sum(axis=1)
+    return _Values(values[:, :count], values[:, count], curve, rule, int(best[0]))
+
+
+def _weights(
+    problem: OrderProblem, curves: DocumentCurves, orders: I64, start: I64, end: I64
+) -> F64:
+    """What a unit of mass on each chunk is worth, shape [Q, m].
+
+    The worst case is linearised: all weight stands on the chunk that is the worst of the top ones
+    under the mean curve.
+    """
+    if problem.objective != "worst_case":
+        return problem.weight[orders]
+    mean = curves.cumulative.mean(axis=0)
+    mass = curves.read(mean, end, problem.tokens) - curves.read(mean, start, problem.tokens)
+    seen = np.where(problem.is_top[orders], mass * problem.scale[orders], np.inf)
+    worst = seen.argmin(axis=1)
+    rows = np.arange(len(orders))
+    weight = np.zeros(orders.shape)
+    weight[rows, worst] = problem.scale[orders[rows, worst]]
+    return weight
+
+
+def gains(unseen: F64, seen: F64, others: F64) -> list[Gain | None]:
+    """Gain of an order over others with 95% intervals; None over one that is worth nothing.
+
+    Log ratio of means, error by the delta method, Student's t at D - 1 degrees of freedom. The
+    lower end also has the variance between partitions into folds: they agree when the order hardly
+    depends on the documents. With one document the interval has no width.
+
+    Args:
+        unseen: value of the order by document, chosen without it, shape [repeats, D].
+        seen: value of the order chosen on all documents, shape [D].
+        others: values of the rivals, which no document chose, shape [D, Q].
+    """
+    documents = others.shape[0]
+    split = unseen.mean(axis=1)
+    worth = others.mean(axis=0)
+    if float(split.min()) <= 0 or float(seen.mean()) <= 0:
+        least = Gain(-1.0, -1.0, -1.0), Gain(0.0, 0.0, 0.0)
+        return [least[0] if w > 0 else least[1] for w in worth.tolist()]
+    partition = float(np.log(split).var(ddof=1)) if len(split) > 1 else 0.0
+    ratio, error = _ratios(unseen.mean(axis=0), others, worth)
+    in_sample, error_in = _ratios(seen, others, worth)
+    quantile = float(stdtrit(max(documents - 1, 1), (1 + LEVEL) / 2))
+    low = np.minimum(ratio * np.exp(-quantile * np.hypot(error, np.sqrt(partition))), in_sample)
+    widest = np.log(1e12)
+    up, up_in = (np.exp(np.minimum(quantile * one, widest)) for one in (error, error_in))
+    high = np.maximum(ratio * up, in_sample * up_in)
+    ends = np.stack([ratio, low, high], axis=1) - 1
+    ends[np.abs(ends) < 1e-12] = 0.0
+    return [Gain(*row) if w > 0 else None for row, w in zip(ends.tolist(), worth, strict=True)]
+
+
+def _ratios(order: F64, others: F64, worth: F64) -> tuple[F64, F64]:
+    """Ratios of means, and the standard errors of their logarithms, shapes [Q]."""
+    documents, top = others.shape[0], float(order.mean())
+    bottom = np.where(worth > 0, worth, 1.0)
+    if documents < 2:
+        return top / bottom, np.zeros(bottom.size)
+    residual = (order / top)[:, None] - others / bottom
+    error = np.sqrt((residual**2).sum(axis=0) / (documents - 1) / documents)
+    return top / bottom, error
+
+
+def _gains(
+    order: I64, unseen: F64, seen: F64, values: _Values, rules: Mapping[str, I64]
+) -> dict[str, Gain | None]:
+    """Of one order over all rules; exactly zero over a rule that gives the same order."""
+    found = dict(zip(rules, gains(unseen, seen, values.rules), strict=True))
+    same = {name: Gain(0.0, 0.0, 0.0) for name, rule in rules.items() if (order == rule).all()}
+    return found | same
+
+
+def _decide(
+    values: _Values, solution: OrderSolution, rules: Mapping[str, I64], *, theory_only: bool
+) -> Advice:
+    """The curve's order if it surely beats the caller's and is not behind the best fixed rule;
+    else that rule if it surely beats the caller's; else the caller's order."""
+    given = rules["given"]
+    proposed, name = solution.order, "curve"
+    found = _gains(proposed, values.curve_unseen, values.curve, values, rules)
+    behind = values.rule_unseen.mean() > values.curve_unseen.mean()
+    if behind or not _sure(found["given"]):
+        rule = list(rules)[values.best_rule]
+        seen = values.rules[:, values.best_rule]
+        rival = _gains(rules[rule], values.rule_unseen, seen, values, rules)
+        if _sure(rival["given"]):
+            proposed, name, found = rules[rule], rule, rival
+    decision, reason = _verdict(found["given"])
+    if (proposed == given).all():
+        decision, reason = "keep", "the caller's order is the one that the curve asks for"
+    elif theory_only:
+        decision, reason = (
+            "undecided",
+            (
+                "the curve comes from the architecture alone, and training changes it: measure the "
+                "model"
+            ),
+        )
+    order = proposed if decision == "reorder" else given
+    return Advice(decision, reason, order, proposed, name, found, solution)
+
+
+def _sure(over: Gain | None) -> bool:
+    return over is None or over.low > TIE
+
+
+def _verdict(over: Gain | None) -> tuple[Decision, str]:
+    if over is None:
+        return "reorder", "the caller's order is worth nothing"
+    between = f"95% interval {over.low:+.1%} to {over.high:+.1%}"
+    if _sure(over):
+        return "reorder", f"gain {over.value:+.1%} over the caller's order, {between}"
+    if over.high < MATTERS:
+        return "keep", f"another order gains next to nothing over the caller's, {between}"
+    return "undecided", (
+        f"the gain over the caller's order may be zero: {over.value:+.1%}, {between}; "
+        "more documents narrow it"
+    )

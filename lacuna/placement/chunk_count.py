@@ -1,0 +1,137 @@
+"""How many chunks to keep: stop where one more brings nothing that can be told from zero."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.special import ndtri, stdtrit
+
+from lacuna.placement.advice import LEVEL
+from lacuna.placement.document_curves import DocumentCurves
+from lacuna.placement.fast_orders import fast_orders
+from lacuna.placement.problem import F64, I64, OrderProblem
+
+
+@dataclass(frozen=True)
+class Marginal:
+    """What one more chunk adds, as a share of the value of the chunks before it."""
+
+    chunk: int
+    value: float
+    low: float
+    """Ends of the 95% interval."""
+    high: float
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """Which chunks stay, and why the others go."""
+
+    kept: I64
+    """Indices, rising."""
+    dropped: I64
+    """Indices, rising."""
+    why: Literal["all_kept", "no_gain", "distractor_cost"]
+    reason: str
+    marginal: tuple[Marginal, ...]
+    """Of each chunk that was weighed, by falling weight, from the second on; the last of them is
+    the first that was dropped, unless all were kept."""
+
+
+def hit_curve_error(hits: F64, questions: int) -> F64:
+    """Standard error of a hit curve measured on so many questions, shape of `hits` (binomial)."""
+    error: F64 = np.sqrt(hits * (1 - hits) / questions)
+    return error
+
+
+def count_chunks(
+    weights: F64,
+    problem_of: Callable[[I64], OrderProblem],
+    curves: DocumentCurves,
+    *,
+    weight_error: F64 | None = None,
+    distractor_cost: float = 0.0,
+    by_length: bool = True,
+) -> Kept:
+    """Add chunks by falling weight until the next one's value may be zero, or less than its cost.
+
+    The value of a chunk is its weight times its visibility in the order that the curves ask for, in
+    the prompt of the chunks kept so far and itself. Its interval has the documents' spread and the
+    error of the weight. What it takes from the others by distracting is `distractor_cost`, which
+    must be measured (recall against the number of competing facts). The first chunk always stays;
+    pinned chunks are the caller's to add.
+
+    Args:
+        weights: of all chunks, shape [m] (`relevance.weigh`).
+        problem_of: the problem of a set of chunks, given by rising indices.
+        curves: of `document_curves.prepare`.
+        weight_error: standard error of each weight, shape [m]; None takes weights as exact.
+        distractor_cost: share of the value so far that one more chunk costs.
+        by_length: as in `advice.advise`.
+    """
+    ranked = np.argsort(-weights, kind="stable")
+    every = np.arange(weights.size)
+    found: list[Marginal] = []
+    before = 0.0
+    for count in range(1, weights.size + 1):
+        kept = np.sort(ranked[:count])
+        chunk = int(ranked[count - 1])
+        own, whole = _values(problem_of(kept), curves, int(np.searchsorted(kept, chunk)), by_length)
+        if count > 1:
+            share = 0.0
+            if weight_error is not None and weights[chunk] > 0:
+                share = float(weight_error[chunk] / weights[chunk])
+            plain, paid = _marginals(chunk, own, share, before, distractor_cost)
+            found.append(paid)
+            if paid.low <= 0:
+                why: Literal["no_gain", "distractor_cost"] = (
+                    "no_gain" if plain.low <= 0 else "distractor_cost"
+                )
+                kept = np.sort(ranked[: count - 1])
+                reason = _sentence(why, paid)
+                return Kept(kept, np.setdiff1d(every, kept), why, reason, tuple(found))
+        before = whole
+    return Kept(every, every[:0], "all_kept", "every chunk adds value", tuple(found))
+
+
+def _sentence(why: str, marginal: Marginal) -> str:
+    between = f"{marginal.value:+.2%}, 95% interval {marginal.low:+.2%} to {marginal.high:+.2%}"
+    if why == "no_gain":
+        return f"the next chunk's value may be zero: {between}"
+    return f"the next chunk may distract more than it adds: {between}"
+
+
+def _marginals(
+    chunk: int, own: F64, share: float, before: float, cost: float
+) -> tuple[Marginal, Marginal]:
+    """Without and with the cost, as shares of the value before.
+
+    Args:
+        own: the chunk's value by document, shape [D].
+        share: standard error of its weight over the weight.
+        before: value of the chunks kept so far.
+    """
+    value, documents = float(own.mean()), own.size
+    error, quantile = share * value, float(ndtri((1 + LEVEL) / 2))
+    if documents > 1:
+        error = float(np.hypot(error, own.std(ddof=1) / np.sqrt(documents)))
+        quantile = float(stdtrit(documents - 1, (1 + LEVEL) / 2))
+    half, worth = quantile * error, max(before, 1e-300)
+    ends = [(value + side * half) / worth for side in (0, -1, 1)]
+    return Marginal(chunk, *ends), Marginal(chunk, *(end - cost for end in ends))
+
+
+def _values(
+    problem: OrderProblem, curves: DocumentCurves, chunk: int, by_length: bool
+) -> tuple[F64, float]:
+    """Value of one chunk by document, shape [D], and of all chunks on average."""
+    order = fast_orders(problem, curves, curves.chosen_on[None], by_length=by_length)
+    start = np.repeat(problem.offsets(order), 2, axis=0)
+    weight = np.repeat(problem.weight[order], 2, axis=0)
+    weight[0] *= order[0] == chunk
+    end = start + problem.span[order]
+    values = curves.cumulative @ curves.coefficients(start, end, weight, problem.tokens)
+    return values[:, 0], float(values[:, 1].mean())

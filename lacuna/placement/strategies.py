@@ -1,0 +1,133 @@
+"""Orders for production other than the advised one. Each is a permutation of the chunks.
+
+| strategy | order |
+|---|---|
+| `advised` | `advice.advise` |
+| `optimal` | the optimum of the curve, whatever its interval says |
+| `document_order` | chunks of a source one after another, in the source's order |
+| `stable` | by rank, the same for questions of about the same length |
+| `cache_prefix` | what the last prompt began with stays first, the rest as `optimal` |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from lacuna.placement.problem import F64, FREE, I64, OrderProblem
+from lacuna.placement.rules import by_rank
+from lacuna.placement.search import OrderSolution, best_order, upper_bound
+
+Strategy = Literal["advised", "optimal", "document_order", "stable", "cache_prefix"]
+
+STABLE_LEAST = 64
+"""Tokens behind the chunks up to which `stable` gives one order."""
+
+
+def optimal(problem: OrderProblem, *, by_length: bool = True) -> OrderSolution:
+    """The optimum of the curve; chunks count as equally long where length may not decide.
+
+    Raises:
+        ValueError: no order satisfies the pins and groups.
+    """
+    return best_order(problem) if by_length else by_rank(problem)
+
+
+def document_order(sources: Sequence[str | None], positions: Sequence[float]) -> I64:
+    """Chunks of a source one after another, by position; sources as they first appear.
+
+    Yu et al. (2024), "In Defense of RAG in the Era of Long-Context Language Models" (OP-RAG), keep
+    the chunks of one document in their original order.
+
+    Args:
+        sources: name of each chunk's document, shape [m]; None stands for a document of its own.
+        positions: where the chunk stands in its document, any rising number, shape [m].
+
+    Raises:
+        ValueError: the two differ in length.
+
+    >>> document_order(["b", "a", "b"], [2, 1, 1]).tolist()
+    [2, 0, 1]
+    """
+    if len(sources) != len(positions):
+        raise ValueError("sources and positions must have one entry a chunk each")
+    first: dict[object, int] = {}
+    block = [first.setdefault(i if name is None else name, i) for i, name in enumerate(sources)]
+    return np.lexsort((np.asarray(positions, dtype=np.float64), np.array(block)))
+
+
+def stable(problem: OrderProblem, cumulative: Callable[[int], F64]) -> OrderSolution:
+    """An order that a longer question hardly changes.
+
+    The tokens behind the chunks (question, suffix) count as the next of STABLE_LEAST, four times
+    that, 16 times, .., so that the order can change only where a question crosses one. Chunks
+    count as equally long: an order that fits lengths to the curve moves many of them at once.
+
+    Args:
+        problem: chunks at their true prompt length.
+        cumulative: the curve at a prompt length, shape [n + 2] as `Problem.cumulative`.
+
+    Returns:
+        The order with its value in the true prompt.
+    """
+    chunks = int(problem.stride.sum()) - (problem.separator if problem.size else 0)
+    behind = max(problem.tokens - problem.start - chunks, 0)
+    rounded = STABLE_LEAST
+    while rounded < behind:
+        rounded *= 4
+    length = problem.start + chunks + rounded
+    order = by_rank(replace(problem, cumulative=cumulative(length))).order
+    value = problem.value(order)
+    return OrderSolution(order, value, max(value, upper_bound(problem)), "heuristic")
+
+
+def cache_prefix(
+    problem: OrderProblem,
+    ids: Sequence[str],
+    previous: Sequence[str],
+    *,
+    by_length: bool = True,
+) -> OrderSolution:
+    """What the last prompt began with stays first, so that the server's prefix cache still holds.
+
+    The longest run of chunks from the start of `previous` that are all among the chunks now keeps
+    its places; the rest goes where the curve wants it.
+
+    Args:
+        problem: chunks; their pins and groups hold, and end the run where they contradict it.
+        ids: name of each chunk, shape [m].
+        previous: ids of the last prompt in its order.
+    """
+    index = {name: i for i, name in enumerate(ids)}
+    run: list[int] = []
+    for at, name in enumerate(previous):
+        chunk = index.get(name)
+        if chunk is None or not _may_stand(problem, chunk, at, run):
+            break
+        run.append(chunk)
+    slots = np.full(problem.size, FREE) if problem.slots is None else problem.slots.copy()
+    slots[run] = np.arange(len(run))
+    groups = problem.groups
+    if groups is not None:
+        # Members that stay already keep their order; the others keep it among each other.
+        groups = groups.copy()
+        groups[run] = FREE
+    pinned = replace(problem, slots=slots, groups=groups)
+    return optimal(pinned, by_length=by_length)
+
+
+def _may_stand(problem: OrderProblem, chunk: int, at: int, run: list[int]) -> bool:
+    """Whether pins and groups let this chunk follow the run."""
+    if chunk in run:
+        return False
+    if problem.slots is not None:
+        pin = int(problem.slots[chunk])
+        if pin not in (FREE, at) or (pin == FREE and at in problem.slots.tolist()):
+            return False
+    if problem.groups is not None and problem.groups[chunk] != FREE:
+        mates = np.flatnonzero(problem.groups[:chunk] == problem.groups[chunk]).tolist()
+        return set(mates) <= set(run)
+    return True
