@@ -10,19 +10,19 @@ from scipy.fft import irfft, next_fast_len, rfft
 from lacuna.theory._recursion import F64, windowed_suffix_sums
 
 _SPREAD = 200.0
-"""Rows whose largest visible logits differ by less share one scale without under- or overflow."""
+"""Rows whose largest visible logits differ by less than this share one scale: exp(200) is safe."""
 _DIRECT_PRODUCTS = 1 << 27
-"""Longer convolutions go through the FFT: absolute errors of about 1e-16, never negative."""
+"""Longer convolutions use the FFT: absolute errors of about 1e-16, results clipped at 0."""
 _FFT_PEAK = 10.0
-"""... unless the weights are so uneven that such an error would be felt."""
+"""Largest weight in a row with which the FFT is used: its error grows with the largest weight."""
 
 
 class DistanceKernel:
     """Softmax over j <= i, i-j < window, of b_h(i-j) + sink [j=0].
 
-    Direct sums are exact to rounding and cost n L products per head for a profile of L logits; the
-    constant beyond the profile's end is one cumulative sum.
-    Build it with `lacuna.theory.kernels.distance`.
+    Direct sums are exact to rounding and cost n L products per head for a profile of L logits.
+    Beyond the profile's end the logit is constant, which takes one cumulative sum. Build the kernel
+    with `lacuna.theory.kernels.distance`.
     """
 
     def __init__(self, length: int, profile: F64, sink: float, weights: F64, window: int) -> None:
@@ -40,7 +40,7 @@ class DistanceKernel:
         return out
 
     def dense(self) -> F64:
-        """[H, n, n] by the definition."""
+        """[H, n, n], computed from the definition."""
         position = np.arange(self.length)
         gap = position[:, None] - position[None, :]
         visible = (gap >= 0) & (gap < self.window)
@@ -64,6 +64,7 @@ class DistanceKernel:
         return float(min(1.0, total.max()))
 
     def _apply_head(self, row: F64, profile: F64) -> F64:
+        """`apply` of one head with `profile` [L]."""
         out = np.zeros(self.length)
         for rows, top, weights, inverse, first in self._rows(profile):
             out[0] += float(row[rows] @ first)
@@ -75,7 +76,10 @@ class DistanceKernel:
         return out
 
     def _rows(self, profile: F64) -> Iterator[tuple[slice, float, F64, F64, F64]]:
-        """Groups of rows that share a scale.
+        """Groups of rows that share a scale, so that one convolution serves a whole group.
+
+        exp(b) alone would overflow for large logits, and each row's own largest logit as its scale
+        would make every row's weights different.
 
         Yields:
             rows: a slice.
@@ -84,7 +88,7 @@ class DistanceKernel:
             inverse: [rows], exp(top)/normaliser: the weight of one unit of `weights`.
             first: [rows], A[i, 0].
         """
-        # All visible tokens but the first one of the text stand at distances 0..seen-1.
+        # Token i sees token 0 at distance i (if the window reaches) and others at 0..seen-1.
         everyone = np.arange(self.length)
         seen = np.minimum(everyone, self.window)
         last = profile.size - 1
@@ -109,7 +113,7 @@ class DistanceKernel:
             start = stop
 
     def _correlate(self, w: F64, weights: F64, rows: slice, tail: float) -> F64:
-        """sum_i w_i weights(i-j) for j < rows.stop; beyond the profile, `tail` up to the window."""
+        """sum_i w_i weights(i-j) for j < rows.stop; past the profile `tail`, up to the window."""
         size = weights.size
         if min(size, w.size) * w.size <= _DIRECT_PRODUCTS or w.max() > _FFT_PEAK:
             near = np.convolve(w, weights[::-1])

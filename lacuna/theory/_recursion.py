@@ -1,4 +1,4 @@
-"""Sums with geometric decay along a row vector: what ALiBi's exponential weights ask for.
+"""Sums with geometric decay along a row vector, which ALiBi's exponential weights lead to.
 
 For a decay q = exp(-s) and weights w >= 0 the sum over later positions is
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 F64 = npt.NDArray[np.float64]
 
 _TABLE_LIMIT = 1 << 20
-"""Numbers in a table that is kept."""
+"""Most numbers in a table of `SideWeights`; larger tables are not kept."""
 _EXPONENT_LIMIT = 600.0
 """exp() of more than this times a weight could leave the range of float64."""
 
@@ -28,7 +28,7 @@ def geometric(slopes: F64, counts: F64) -> F64:
 
     Args:
         slopes: [...], >= 0.
-        counts: [...], >= 0, whole numbers; broadcast against `slopes`.
+        counts: [...], whole numbers >= 0, or inf; broadcast against `slopes`.
 
     Returns:
         (1 - q^count)/(1 - q), and `count` itself where the slope is 0 or too small to matter.
@@ -45,17 +45,17 @@ class SideWeights:
     slopes: F64
     """[H]."""
     table: F64 | None
-    """[H, most + 1] where that is small; longer ones are computed when they are asked for."""
+    """[H, most + 1]; None where that would be large, and values are computed on demand."""
 
     @classmethod
     def up_to(cls, slopes: F64, most: int) -> SideWeights:
-        """For counts 0..most."""
+        """For heads with `slopes` [H] and counts 0..most."""
         if slopes.size * (most + 1) > _TABLE_LIMIT:
             return cls(slopes, None)
         return cls(slopes, geometric(slopes[:, None], np.arange(most + 1.0)))
 
     def of(self, heads: slice, counts: npt.NDArray[np.intp]) -> F64:
-        """[heads, *counts.shape], a new array."""
+        """The weights for `counts`, [heads, *counts.shape]; a new array."""
         if self.table is not None:
             return np.take(self.table[heads], counts, axis=1)
         slopes = self.slopes[heads].reshape(-1, *(1,) * counts.ndim)
@@ -79,11 +79,11 @@ def running_scan(states: F64, decay: F64) -> None:
 def decayed_suffix_sums(weights: F64, slopes: F64) -> F64:
     """y_j = sum_{i > j} w_i exp(-s (i-j-1)) along the last axis, for several heads: O(size).
 
-    Inside blocks the weights are scaled by exp(s k), summed cumulatively and scaled back; blocks
-    are so short that the scale stays within range, and are joined by a scan over blocks.
+    Inside a block the weights are scaled by exp(s k), summed cumulatively and scaled back. Blocks
+    are short enough for the scale to stay within range. A scan joins them.
 
     Args:
-        weights: [H, groups, length], >= 0; groups are summed independently.
+        weights: [H, groups, length], >= 0; each group is summed on its own.
         slopes: [H], >= 0.
     """
     heads, groups, length = weights.shape
@@ -112,8 +112,9 @@ def decayed_suffix_sums(weights: F64, slopes: F64) -> F64:
 def windowed_suffix_sums(weights: F64, slopes: F64, window: int) -> F64:
     """y_j = sum over i = j+1 .. j+window-1 of w_i exp(-s (i-j-1)): O(size) for any window.
 
-    Block suffix sums plus prefix sums of the next block (van Herk's scheme). Subtracting what has
-    left the window instead would lose every digit of small values.
+    Suffix sums of each block plus prefix sums of the next one (van Herk, Pattern Recognition
+    Letters 13, 1992). Subtracting what has left the window would be simpler, but small values
+    would lose every digit.
 
     Args:
         weights: [H, length], >= 0.

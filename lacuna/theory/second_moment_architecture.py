@@ -1,15 +1,13 @@
-"""ALiBi and uniform kernels on both sides of a matrix in O(n^2), and their means over bins.
-
-The second moment from parameters alone: uniform or ALiBi kernels, mixing, MLP gain.
+"""The second moment from the architecture alone: uniform or ALiBi kernels, mixing, MLP gain.
 
 Two recursions over an n x n matrix. FORWARD, the stream's own second moment F[j, k] = E x_j . x_k
-from independent embeddings (F = I), because it decides how loud a token is by the time it is
-normalised; BACKWARD, the gradient's (see `second_moment`). Each token's contribution enters its
-branch through a norm layer, so its gain is D(j) = sqrt(F[0, 0] / F[j, j]).
+from independent embeddings (F = I), because it decides how loud a token is when it is normalised.
+BACKWARD, the gradient's (see `second_moment`). Each token enters a branch through a norm layer, so
+its gain is D(j) = sqrt(F[0, 0] / F[j, j]).
 
-Kernels of this kind apply to both sides of a matrix by two first-order recursions, O(n^2) per
-distinct slope instead of O(n^3). Where even that is too much, positions are binned, with the
-kernels' means over bins in closed form.
+Kernels of this kind apply to both sides of a matrix by two first-order recursions: O(n^2) per
+distinct slope instead of O(n^3). Where even that is too much, positions are binned, and the
+kernels' means over bins have a closed form. Derivation: ours.
 """
 
 from __future__ import annotations
@@ -22,139 +20,20 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
 
+from lacuna.theory._recursion import geometric
 from lacuna.theory.binning import I64, BinnedKernel, edges, expand
 from lacuna.theory.curve import F64
 from lacuna.theory.second_moment import Moment
 
-
-@dataclass(frozen=True, eq=False)
-class Slope:
-    """One distinct head: A[i, j] ~ exp(-slope (i - j)) for j < i, exp(diagonal) for j = i.
-
-    Written as A[i, i] = alpha_i and A[i, j] = w_i q^(i-j-1) with q = exp(-slope), which neither
-    over- nor underflows for any slope >= 0 and any finite diagonal.
-
-    Attributes:
-        q: exp(-slope).
-        alpha: F64[n], the diagonal of A; alpha_0 = 1 (token 0 sees itself alone).
-        rest: w, F64[n]; w_0 = 0.
-    """
-
-    q: float
-    alpha: F64
-    rest: F64
-
-    @classmethod
-    def of(cls, length: int, slope: float, diagonal: float) -> Slope:
-        """The kernel of one head on `length` tokens; slope >= 0, any finite diagonal."""
-        alpha, rest = np.ones(length), np.zeros(length)
-        powers = _geometric(slope, np.arange(1, length))
-        # A[i, i] = e^d / (e^d + q g_i), g_i = 1 + q + ... + q^(i-1).
-        alpha[1:] = expit(diagonal + slope - np.log(powers))
-        rest[1:] = expit(np.log(powers) - diagonal - slope) / powers
-        return cls(float(np.exp(-slope)), alpha, rest)
-
-    def pull(self, columns: F64) -> F64:
-        """A^T X for X of F64[n, ...]."""
-        alpha, rest = self._shaped(columns.ndim)
-        later = _recursion(self.q, (rest * columns)[::-1])[::-1]
-        return np.asarray(alpha * columns + later)
-
-    def push(self, columns: F64) -> F64:
-        """A X for X of F64[n, ...]."""
-        alpha, rest = self._shaped(columns.ndim)
-        earlier = _recursion(self.q, columns)
-        return np.asarray(alpha * columns + rest * earlier)
-
-    def _shaped(self, axes: int) -> tuple[F64, F64]:
-        shape = (-1,) + (1,) * (axes - 1)
-        return self.alpha.reshape(shape), self.rest.reshape(shape)
-
-    def binned(self, bounds: I64) -> tuple[F64, F64, F64]:
-        """(mass, square, diagonal) of `BinnedKernel`, in O(n + m^2)."""
-        mass, diagonal = _binned(self.q, self.rest, self.alpha, bounds)
-        square, _ = _binned(self.q**2, self.rest**2, self.alpha**2, bounds)
-        return mass, square, diagonal
-
-
-def _recursion(q: float, columns: F64) -> F64:
-    """y_0 = 0, y_i = q y_(i-1) + x_(i-1), along the first axis."""
-    from scipy.signal import lfilter
-
-    return np.asarray(lfilter([0.0, 1.0], [1.0, -q], columns, axis=0))
-
-
-def _geometric(slope: float, count: npt.ArrayLike) -> F64:
-    """1 + q + ... + q^(count-1) with q = exp(-slope); `count` itself for slope 0."""
-    terms = np.asarray(count, dtype=np.float64)
-    if slope == 0:
-        return terms
-    # expm1 keeps the digits of tiny slopes, where both numerator and denominator vanish.
-    return np.asarray(np.maximum(np.expm1(-slope * terms) / np.expm1(-slope), 1.0))
-
-
-def _decay(slope: float, steps: npt.NDArray[np.int64]) -> F64:
-    """exp(-slope steps), 0 below 1e-290: numbers near the smallest normal one are slow."""
-    reach = 660 / slope if slope > 0 else np.inf
-    near = np.minimum(steps, reach)
-    decayed = np.exp(-slope * near) if np.isfinite(slope) else np.where(steps == 0, 1.0, 0.0)
-    return np.where(steps <= reach, decayed, 0.0)
-
-
-def _binned(q: float, rest: F64, own: F64, bounds: I64) -> tuple[F64, F64]:
-    """Means over bins of A[i, j] = rest_i q^(i-j-1), A[i, i] = own_i; and of the diagonal.
-
-    For i in a later bin than j the power splits into a part of i in its bin, the gap between the
-    bins and a part of j in its bin: an outer product.
-    """
-    starts, ends = bounds[:-1], bounds[1:]
-    widths = (ends - starts).astype(np.float64)
-    inside = np.arange(bounds[-1]) - np.repeat(starts, ends - starts)
-    slope = -np.log(q) if q > 0 else np.inf
-    series = _geometric(slope, inside) if q > 0 else np.minimum(inside, 1).astype(np.float64)
-    sent = np.add.reduceat(rest * _decay(slope, inside), starts)
-    reach = _geometric(slope, widths) if q > 0 else np.ones_like(widths)
-    gap = starts[:, None] - ends[None, :]
-    between = sent[:, None] * reach[None, :] * _decay(slope, np.maximum(gap, 0))
-    diagonal = np.add.reduceat(own, starts) / widths
-    within = np.add.reduceat(rest * np.where(inside > 0, series, 0.0), starts)
-    mass = np.where(gap >= 0, between, 0.0) / widths
-    index = np.arange(widths.size)
-    mass[index, index] = within / widths + diagonal
-    return mass, diagonal
-
-
 EXACT_WORK = 3e7
-"""Filtered numbers (layers x distinct heads x n^2) up to which every token is kept."""
+"""Up to this many filtered numbers (layers x distinct heads x n^2), every token is kept."""
 BINNED_WORK = 8e9
-"""Multiply-adds (layers x distinct heads x m^3) that choose the number of bins."""
+"""Above, the number of bins m makes layers x distinct heads x m^3 about this."""
 BINS = (48, 256)
+"""Fewest and most bins."""
 
-
-def _distinct(slopes: F64, diagonal: F64) -> tuple[F64, F64]:
-    """Distinct (slope, diagonal) pairs F64[U, 2] and the share of heads that have each."""
-    pairs, counts = np.unique(np.stack([slopes, diagonal], axis=-1), axis=0, return_counts=True)
-    return pairs, counts / counts.sum()
-
-
-def _per_layer(values: npt.ArrayLike, layers: int, name: str) -> F64:
-    """A scalar, [heads] or [layers, heads] as F64[layers, heads]."""
-    rows = np.atleast_1d(np.asarray(values, dtype=np.float64))
-    if rows.ndim == 1:
-        rows = np.broadcast_to(rows, (layers, rows.size))
-    if rows.ndim != 2 or rows.shape[0] != layers or rows.shape[1] == 0:
-        raise ValueError(f"{name} must be a number, [heads] or [layers = {layers}, heads]")
-    if not np.isfinite(rows).all():
-        raise ValueError(f"{name} must be finite")
-    return rows
-
-
-def _per_layer_number(values: npt.ArrayLike, layers: int, name: str, high: float) -> F64:
-    """A scalar or [layers] as F64[layers], in [0, high]."""
-    row = np.broadcast_to(np.asarray(values, dtype=np.float64), (layers,))
-    if not ((row >= 0) & (row <= high)).all():
-        raise ValueError(f"{name} must lie between 0 and {high:g} in every layer")
-    return row
+Heads = list[tuple[F64, F64]]
+"""Per layer: distinct (slope, diagonal) pairs F64[U, 2], and the share of heads with each."""
 
 
 def from_architecture(
@@ -168,27 +47,28 @@ def from_architecture(
     bins: int | None = None,
     check: Callable[[], object] | None = None,
 ) -> F64:
-    """Second-moment prediction without a model.
+    """Second-moment prediction from parameters, without a model.
 
     Args:
         length: n >= 1. Cost O(n) once positions are binned.
         layers: T >= 1; layer 0 is nearest the embeddings.
         mixing: lambda_t in [0, 1], a number or F64[T]: the attention update's share of the norm,
-            |Attn| / (|X| + |Attn|), where attention averages nothing away, i.e. at token 0. The
-            value path's gain is lambda/(1 - lambda); 1 leaves no residual path.
-        slopes: ALiBi slopes >= 0: a number, [heads] or [layers, heads]; 0 is the uniform kernel
+            |Attn| / (|X| + |Attn|), at token 0, where attention averages nothing away. The value
+            path's gain is lambda/(1 - lambda); 1 leaves no residual path.
+        slopes: ALiBi slopes >= 0: a number, [heads] or [layers, heads]. 0 is the uniform kernel
             (no position; any rotary model at initialisation).
-        diagonal: mean content logit of a token with itself over that with others; same shapes.
-        mlp_gain: squared gain of the MLP branch at token 0 on the same scale, a number or F64[T];
-            0 (default) leaves out both the MLP and the tokens' scales, which cancel in part:
-            one without the other is worse than neither.
+        diagonal: mean content logit of a token with itself minus that with others; same shapes.
+        mlp_gain: squared gain of the MLP branch at token 0 on the same scale, a number or F64[T].
+            0 (default) leaves out the MLP and the tokens' scales D. The two cancel in part, so
+            that one without the other is worse than neither.
         mlp_coherence: correlation in [0, 1] of the MLP's Jacobians at tokens with orthogonal
             streams (0.5 for units that are on or off at random); 1 at equal streams.
-        bins: None chooses: every token where layers x heads x n^2 allows it, else 48 to 256 bins.
+        bins: number of bins; None keeps every token where layers x heads x n^2 allows it, and
+            takes 48 to 256 bins otherwise.
         check: called before each pass through a layer; what it raises ends the computation.
 
     Returns:
-        F64[n], sums to 1. Equal heads are computed once.
+        F64[n], sums to 1. Equal heads are computed only once.
 
     Raises:
         ValueError: a value outside its range or of the wrong shape.
@@ -229,7 +109,7 @@ def from_architecture(
 
 
 def bins_for(length: int, work: int) -> int | None:
-    """Bins that `from_architecture` chooses; None where every token is kept.
+    """The number of bins that `from_architecture` chooses; None where it keeps every token.
 
     Args:
         length: n >= 1.
@@ -240,6 +120,40 @@ def bins_for(length: int, work: int) -> int | None:
     return int(np.clip(np.cbrt(BINNED_WORK / work), *BINS))
 
 
+def _per_layer(values: npt.ArrayLike, layers: int, name: str) -> F64:
+    """Brings a number, [heads] or [layers, heads] to F64[layers, heads]."""
+    rows = np.atleast_1d(np.asarray(values, dtype=np.float64))
+    if rows.ndim == 1:
+        rows = np.broadcast_to(rows, (layers, rows.size))
+    if rows.ndim != 2 or rows.shape[0] != layers or rows.shape[1] == 0:
+        raise ValueError(f"{name} must be a number, [heads] or [layers = {layers}, heads]")
+    if not np.isfinite(rows).all():
+        raise ValueError(f"{name} must be finite")
+    return rows
+
+
+def _per_layer_number(values: npt.ArrayLike, layers: int, name: str, high: float) -> F64:
+    """Brings a number or [layers] to F64[layers], and checks that it lies in [0, high]."""
+    row = np.broadcast_to(np.asarray(values, dtype=np.float64), (layers,))
+    if not ((row >= 0) & (row <= high)).all():
+        raise ValueError(f"{name} must lie between 0 and {high:g} in every layer")
+    return row
+
+
+def _heads(slopes: F64, diagonal: F64) -> Heads:
+    """From F64[layers, heads] each, or F64[layers, 1] for all heads."""
+    if (slopes < 0).any():
+        raise ValueError("slopes must be at least 0")
+    slopes, diagonal = np.broadcast_arrays(slopes, diagonal)
+    return [_distinct(s, d) for s, d in zip(slopes, diagonal, strict=True)]
+
+
+def _distinct(slopes: F64, diagonal: F64) -> tuple[F64, F64]:
+    """One layer of `Heads` from the heads' slopes and diagonals."""
+    pairs, counts = np.unique(np.stack([slopes, diagonal], axis=-1), axis=0, return_counts=True)
+    return pairs, counts / counts.sum()
+
+
 def _forward(
     branches: _Branches,
     lam: F64,
@@ -248,7 +162,12 @@ def _forward(
     widths: F64,
     check: Callable[[], object] | None,
 ) -> list[tuple[F64, F64, F64]]:
-    """Per layer: D of the attention branch F64[m], and M of the MLP (own F64[m], between)."""
+    """The forward recursion over m bins; `lam` and `mlp` are F64[T], `widths` F64[m].
+
+    Returns:
+        Per layer: D of the attention branch F64[m], and the MLP's M of a token with itself F64[m]
+        and of two different tokens F64[m, m].
+    """
     found = []
     stream = Moment.independent(widths)
     for t, (mix, squared) in enumerate(zip(lam, mlp, strict=True)):
@@ -265,7 +184,7 @@ def _forward(
         draw = np.sqrt(loudness[0] / loudness)
         alike, loudness = _correlation(stream)
         quiet = np.sqrt(loudness[0] / loudness)
-        # Jacobians agree wholly at equal streams and by `coherence` at orthogonal ones.
+        # Jacobians are equal at equal streams, and correlated by `coherence` at orthogonal ones.
         agree = coherence + (1 - coherence) * alike.between
         found.append((draw, squared * quiet**2, squared * np.outer(quiet, quiet) * agree))
         # The branch reads normalised tokens: it adds to each what it adds to token 0.
@@ -280,7 +199,7 @@ def _forward(
 
 
 def _correlation(stream: Moment) -> tuple[Moment, F64]:
-    """The moment of streams scaled to norm 1, and their squared norms F64[m]."""
+    """The second moment of the streams scaled to norm 1, and their squared norms F64[m]."""
     loudness = stream.diagonal()
     norm = np.sqrt(loudness)
     return (
@@ -291,16 +210,16 @@ def _correlation(stream: Moment) -> tuple[Moment, F64]:
 
 @dataclass(frozen=True, eq=False)
 class _Exact:
-    """One layer's attention on a moment of single tokens."""
+    """One layer's attention on a second moment of single tokens."""
 
-    slopes: list[Slope]
+    heads: list[AlibiHead]
     share: F64
 
     def pull(self, moment: Moment) -> Moment:
         """sum_h share_h A_h^T S A_h."""
         terms = (
             c * k.pull(k.pull(moment.between).T)
-            for k, c in zip(self.slopes, self.share, strict=True)
+            for k, c in zip(self.heads, self.share, strict=True)
         )
         return Moment(sum(terms), moment.own, moment.widths)
 
@@ -308,14 +227,14 @@ class _Exact:
         """sum_h share_h A_h F A_h^T."""
         terms = (
             c * k.push(k.push(moment.between).T)
-            for k, c in zip(self.slopes, self.share, strict=True)
+            for k, c in zip(self.heads, self.share, strict=True)
         )
         return Moment(sum(terms), moment.own, moment.widths)
 
 
 @dataclass(frozen=True, eq=False)
 class _Binned:
-    """The same over bins."""
+    """One layer's attention on a second moment over bins."""
 
     kernels: BinnedKernel
     share: F64
@@ -337,12 +256,13 @@ class _Binned:
 
 
 _Branch = _Exact | _Binned
-Heads = list[tuple[F64, F64]]
 
 
 class _Branches:
-    """One operator per layer. Built when asked for, and few are kept: binned kernels of all heads
-    of all layers together would be gigabytes. Layers of equal heads share theirs."""
+    """The layers' attention operators, built on demand. Layers with equal heads share one.
+
+    Only the last few are kept: binned kernels for all heads of all layers would take gigabytes.
+    """
 
     _KEPT = 4
 
@@ -363,16 +283,100 @@ class _Branches:
 
 
 def _branch(pairs: F64, share: F64, bounds: I64) -> _Branch:
+    """The operator of one layer of `Heads`; exact where every token is a bin of its own."""
     length = int(bounds[-1])
-    slopes = [Slope.of(length, float(s), float(d)) for s, d in pairs]
+    heads = [AlibiHead.of(length, float(s), float(d)) for s, d in pairs]
     if bounds.size == length + 1:
-        return _Exact(slopes, share)
-    mass, square, own = map(np.stack, zip(*(k.binned(bounds) for k in slopes), strict=True))
+        return _Exact(heads, share)
+    mass, square, own = map(np.stack, zip(*(k.binned(bounds) for k in heads), strict=True))
     return _Binned(BinnedKernel(mass, square, own), share)
 
 
-def _heads(slopes: F64, diagonal: F64) -> Heads:
-    if (slopes < 0).any():
-        raise ValueError("slopes must be at least 0")
-    slopes, diagonal = np.broadcast_arrays(slopes, diagonal)
-    return [_distinct(s, d) for s, d in zip(slopes, diagonal, strict=True)]
+@dataclass(frozen=True, eq=False)
+class AlibiHead:
+    """One distinct head: A[i, j] ~ exp(-slope (i - j)) for j < i, exp(diagonal) for j = i.
+
+    It is held as A[i, i] = alpha_i and A[i, j] = w_i q^(i-j-1) with q = exp(-slope). This form
+    neither overflows nor underflows, for any slope >= 0 and any finite diagonal.
+
+    Attributes:
+        q: exp(-slope).
+        alpha: F64[n], the diagonal of A; alpha_0 = 1 (token 0 sees itself alone).
+        rest: w, F64[n]; w_0 = 0.
+    """
+
+    q: float
+    alpha: F64
+    rest: F64
+
+    @classmethod
+    def of(cls, length: int, slope: float, diagonal: float) -> AlibiHead:
+        """From a slope >= 0 and a finite diagonal, for `length` tokens."""
+        alpha, rest = np.ones(length), np.zeros(length)
+        powers = geometric(np.array(slope), np.arange(1.0, length))
+        # A[i, i] = e^d / (e^d + q g_i), g_i = 1 + q + ... + q^(i-1).
+        alpha[1:] = expit(diagonal + slope - np.log(powers))
+        rest[1:] = expit(np.log(powers) - diagonal - slope) / powers
+        return cls(float(np.exp(-slope)), alpha, rest)
+
+    def pull(self, columns: F64) -> F64:
+        """A^T X for X of F64[n, ...]."""
+        alpha, rest = self._shaped(columns.ndim)
+        later = _recursion(self.q, (rest * columns)[::-1])[::-1]
+        return np.asarray(alpha * columns + later)
+
+    def push(self, columns: F64) -> F64:
+        """A X for X of F64[n, ...]."""
+        alpha, rest = self._shaped(columns.ndim)
+        earlier = _recursion(self.q, columns)
+        return np.asarray(alpha * columns + rest * earlier)
+
+    def _shaped(self, axes: int) -> tuple[F64, F64]:
+        shape = (-1,) + (1,) * (axes - 1)
+        return self.alpha.reshape(shape), self.rest.reshape(shape)
+
+    def binned(self, bounds: I64) -> tuple[F64, F64, F64]:
+        """The (mass, square, diagonal) of a `BinnedKernel`, in O(n + m^2)."""
+        mass, diagonal = _binned(self.q, self.rest, self.alpha, bounds)
+        square, _ = _binned(self.q**2, self.rest**2, self.alpha**2, bounds)
+        return mass, square, diagonal
+
+
+def _recursion(q: float, columns: F64) -> F64:
+    """y_0 = 0, y_i = q y_(i-1) + x_(i-1), along the first axis."""
+    from scipy.signal import lfilter
+
+    return np.asarray(lfilter([0.0, 1.0], [1.0, -q], columns, axis=0))
+
+
+def _decay(slope: float, steps: npt.NDArray[np.int64]) -> F64:
+    """exp(-slope steps), cut to 0 below 1e-290, because arithmetic on denormals is slow."""
+    reach = 660 / slope if slope > 0 else np.inf
+    near = np.minimum(steps, reach)
+    decayed = np.exp(-slope * near) if np.isfinite(slope) else np.where(steps == 0, 1.0, 0.0)
+    return np.where(steps <= reach, decayed, 0.0)
+
+
+def _binned(q: float, rest: F64, own: F64, bounds: I64) -> tuple[F64, F64]:
+    """Means over bins of A[i, j] = rest_i q^(i-j-1), A[i, i] = own_i: F64[m, m]; of own: F64[m].
+
+    For i in a later bin than j, the power splits into three factors: i within its bin, the gap
+    between the bins, and j within its bin. So the sum over two bins is an outer product.
+    """
+    starts, ends = bounds[:-1], bounds[1:]
+    widths = (ends - starts).astype(np.float64)
+    inside = np.arange(bounds[-1]) - np.repeat(starts, ends - starts)
+    slope = -np.log(q) if q > 0 else np.inf
+    series = np.minimum(inside, 1).astype(np.float64)
+    reach = np.ones_like(widths)
+    if q > 0:
+        series, reach = (geometric(np.array(slope), c) for c in (inside.astype(np.float64), widths))
+    sent = np.add.reduceat(rest * _decay(slope, inside), starts)
+    gap = starts[:, None] - ends[None, :]
+    between = sent[:, None] * reach[None, :] * _decay(slope, np.maximum(gap, 0))
+    diagonal = np.add.reduceat(own, starts) / widths
+    within = np.add.reduceat(rest * series, starts)
+    mass = np.where(gap >= 0, between, 0.0) / widths
+    index = np.arange(widths.size)
+    mass[index, index] = within / widths + diagonal
+    return mass, diagonal

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lacuna.theory import agreement, binning
 from lacuna.theory.second_moment import LayerMoments, second_moment
-from lacuna.theory.second_moment_architecture import Slope, from_architecture
+from lacuna.theory.second_moment_architecture import AlibiHead, from_architecture
 
 slopes = st.one_of(st.sampled_from([0.0, 1e-12, 1e-4, 0.5, 50.0, 1e4]), st.floats(0, 60))
 diagonals = st.one_of(st.sampled_from([0.0, 1e4, -1e4]), st.floats(-30, 30))
@@ -28,7 +28,7 @@ def test_both_sides_of_a_kernel_apply_in_linear_time(
     n: int, slope: float, diagonal: float, seed: int
 ) -> None:
     kernel, matrix = dense(n, slope, diagonal), np.random.default_rng(seed).random((n, 3))
-    ours = Slope.of(n, slope, diagonal)
+    ours = AlibiHead.of(n, slope, diagonal)
     np.testing.assert_allclose(ours.pull(matrix), kernel.T @ matrix, rtol=1e-9, atol=1e-290)
     np.testing.assert_allclose(ours.push(matrix), kernel @ matrix, rtol=1e-9, atol=1e-290)
     np.testing.assert_allclose(ours.push(np.ones(n)), 1, rtol=1e-12)
@@ -40,7 +40,7 @@ def test_closed_form_bins_are_the_means_of_the_dense_kernel(
     n: int, slope: float, diagonal: float
 ) -> None:
     bounds = binning.edges(n, 4 + n // 5)
-    mass, square, own = Slope.of(n, slope, diagonal).binned(bounds)
+    mass, square, own = AlibiHead.of(n, slope, diagonal).binned(bounds)
     rival = bin_kernels(dense(n, slope, diagonal)[None], bounds)
     if rival.square is None or rival.diagonal is None:
         return
