@@ -13,7 +13,7 @@ import sys
 from lacuna.contract.errors import StoreUnavailable
 from service.settings import Settings
 from service.store.connection import connect_async
-from service.store.fleet import names
+from service.store.monitoring import live_worker_names
 
 
 async def alive(store_url: str, host: str) -> bool:
@@ -21,7 +21,7 @@ async def alive(store_url: str, host: str) -> bool:
     client = connect_async(store_url)
     try:
         # Only names: a worker of another version may describe itself in a form we cannot read.
-        return any(name.startswith(f"{host}-") for name in await names(client))
+        return any(name.startswith(f"{host}-") for name in await live_worker_names(client))
     except StoreUnavailable:
         return True
     finally:

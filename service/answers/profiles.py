@@ -23,18 +23,16 @@ from lacuna.contract.errors import (
     InvalidRequest,
     ModelNotAllowed,
     ModelNotFound,
-    ProfileNotFound,
     TooLarge,
     TooLong,
 )
-from lacuna.contract.jobs import Job
 from lacuna.contract.models import ModelCatalogue, WorkerModels
 from lacuna.contract.profile_requests import ProfileRequest, cost
 from lacuna.contract.profiles import ProfilePage
-from service.store.fleet import served, workers
 from service.store.keys import QueueName
-from service.store.profiles import ProfileStore, StoredProfile
-from service.store.queue import JobStore, Submission
+from service.store.monitoring import live_workers, served_queues
+from service.store.profiles import ProfileStore, StoredProfile, profile_not_found
+from service.store.queue import JobRecord, JobStore, Submission
 
 ASSUMED_LAYERS, ASSUMED_HEADS, ASSUMED_WIDTH = 24, 16, 1_536
 """Size of a model that the gateway does not know, for it cannot ask the hub: some 700 million
@@ -98,7 +96,6 @@ class Profiles:
             request.job_id,
             request.model_dump_json(exclude_defaults=True).encode(),
             queue=queue,
-            cost=estimated_cost(request),
             high=request.priority == "high",
             pinned=is_pinned(request),
             owner_key=owner,
@@ -106,7 +103,7 @@ class Profiles:
             private=request.confidential,
         )
 
-    async def job(self, job_id: str, owner: str | None) -> Job:
+    async def job(self, job_id: str, owner: str | None) -> JobRecord:
         """One job as its owner sees it.
 
         Raises:
@@ -114,11 +111,11 @@ class Profiles:
         """
         return await self.jobs.get(job_id, owner)
 
-    async def wait(self, job: Job, seconds: float) -> Job:
+    async def wait(self, job: JobRecord, seconds: float) -> JobRecord:
         """The job at its end, or as it stands after so many seconds."""
         return await self.jobs.wait(job.id, seconds) if seconds > 0 else job
 
-    async def cancel(self, job_id: str, owner: str | None) -> Job:
+    async def cancel(self, job_id: str, owner: str | None) -> JobRecord:
         """Withdraw one owner's interest in a job. It stops when no owner is left.
 
         Raises:
@@ -126,7 +123,7 @@ class Profiles:
         """
         return await self.jobs.cancel(job_id, owner)
 
-    def events(self, job_id: str) -> AsyncIterator[Job]:
+    def events(self, job_id: str) -> AsyncIterator[JobRecord]:
         """The job now, at every change, and at its end."""
         return self.jobs.events(job_id)
 
@@ -142,7 +139,7 @@ class Profiles:
         """
         stored = await self.store.get(profile_id)
         if stored is None:
-            raise ProfileNotFound(f"no profile {profile_id}, or it was evicted")
+            raise profile_not_found(profile_id)
         await self.store.touch(profile_id)
         return views.joined(stored.body, stored.envelope)
 
@@ -189,8 +186,8 @@ class Profiles:
         return await asyncio.shield(self._asking)
 
     async def _ask_workers(self) -> list[WorkerModels]:
-        known = await workers(self.client)
-        self._served = await served(self.client)
+        known = await live_workers(self.client)
+        self._served = await served_queues(self.client)
         self._workers = (self.clock(), known)
         return known
 

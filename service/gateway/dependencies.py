@@ -35,7 +35,7 @@ from service.answers.profiles import Profiles
 from service.gateway.metrics import Metrics
 from service.gateway.representations import Caching, Key, Memory, Representation, represent, wait_of
 from service.settings import Settings
-from service.store.connection import end
+from service.store.connection import cancel_tasks
 
 T = TypeVar("T")
 _BACKLOG = 64
@@ -124,7 +124,7 @@ async def while_connected(request: Request, call: Coroutine[Any, Any, T]) -> T:
             raise ClientDisconnect
         return waiting.result()
     finally:
-        await end((waiting, leaving))
+        await cancel_tasks((waiting, leaving))
 
 
 async def _left(request: Request) -> None:

@@ -24,8 +24,8 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from lacuna.contract.profiles import DeadZone, ProfileSummary
-from service.store.fleet import COUNTERS, StoreMetrics
-from service.store.fleet import Histogram as StoreHistogram
+from service.store.monitoring import COUNTERS, StoreMetrics
+from service.store.monitoring import Histogram as StoreHistogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})

@@ -1,10 +1,7 @@
-"""The worker's side of the queue: claim, keep the lease, report the end.
+"""The worker's side of the queue: claim a job, keep its lease, report its end.
 
-Every call but `claim` carries the lease's token, and does nothing when the lease has gone to
-another worker meanwhile. Calls raise redis-py's errors; `connection.is_outage` tells outages from
-mistakes.
-
-What sweeps of the queue did, job by job: who swept is the only one who can tell.
+Every call but `claim` carries the lease's token, and does nothing when another worker holds the
+lease by now. Calls raise redis-py's errors; `connection.is_outage` tells outages from mistakes.
 """
 
 from __future__ import annotations
@@ -17,25 +14,21 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
 import redis
-from redis.commands.core import Script
 
 from lacuna.contract.jobs import Failure
 from lacuna.contract.models import WorkerModels
 from service.store import keys
-from service.store.connection import BLOCK_SECONDS, ROUTE, ScriptName, source
+from service.store.connection import BLOCK_SECONDS, ROUTE, lua_arguments, lua_source
+
+log = logging.getLogger(__name__)
 
 Beat = Literal["ok", "cancel", "lost"]
 Settled = Literal["ok", "lost", "again"]
 
 
-def _text(text: str, longest: int) -> bytes:
-    """Bounded UTF-8; a lone surrogate (from a file's name, say) must not keep a job from ending."""
-    return text[:longest].encode(errors="replace")
-
-
 @dataclass(frozen=True)
 class Claim:
-    """A job that this worker holds, until its lease ends."""
+    """A job that this worker holds until its lease ends."""
 
     job_id: str
     token: str
@@ -62,7 +55,7 @@ class Outcome:
 
     @property
     def model(self) -> str:
-        """Whose profile it is, by its summary."""
+        """Id of the model, from the summary."""
         return str(json.loads(self.summary)["model"])
 
 
@@ -76,7 +69,7 @@ class ClaimStore:
         lease: seconds for which a claim holds without a beat.
         max_attempts: deliveries after which a job fails as `worker_lost`.
         job_ttl: seconds for which a finished job is remembered.
-        max_finished: how many of each end (done, failed, cancelled) are, the latest.
+        max_finished: how many jobs of each end (done, failed, cancelled) are remembered.
     """
 
     def __init__(
@@ -93,99 +86,108 @@ class ClaimStore:
         self.client = client
         self.name = name
         self.queues = tuple(queues)
-        self._asked: str | None = None
         self.lease = lease
-        self._scripts: dict[ScriptName, Script] = {}
+        self._script = client.register_script(lua_source("queue"))
+        self._unanswered: str | None = None
         self._lease_us = int(lease * 1e6)
         self._max_attempts = max_attempts
-        self._keep = keys.keep(job_ttl, max_finished)
+        self._retention = retention(job_ttl, max_finished)
 
-    def _run(self, name: ScriptName, *arguments: str | bytes | int) -> Any:
-        script = self._scripts.get(name)
-        if script is None:
-            script = self._scripts[name] = self.client.register_script(source(name))
-        return script(keys=ROUTE, args=list(arguments))
+    def _run(self, operation: str, *payloads: bytes, **named: Any) -> Any:
+        return self._script(keys=ROUTE, args=lua_arguments(operation, named, payloads))
 
     def wait(self, seconds: float = BLOCK_SECONDS) -> bool:
-        """Block until a job may wait, at most `seconds`; whether there is reason to `claim`."""
+        """Block until a job may be waiting, at most `seconds`; whether to call `claim`."""
         names = [keys.wake(queue) for queue in self.queues]
         return self.client.blpop(names, timeout=seconds) is not None
 
     def claim(self) -> Claim | None:
         """Take the next job, if one waits. One job, never more; the attempt counts from here.
 
-        A call after one that raised gets the job that the other may have taken: its answer may have
-        been lost, and under a new token the job would wait for its lease to run out.
+        After a call that raised, the next one uses the same token and so gets the job that the
+        first may have taken: its answer may have been lost, and under a new token that job would
+        wait for its lease to expire.
         """
-        token = self._asked = self._asked or f"{self.name}/{secrets.token_hex(8)}"
+        token = self._unanswered = self._unanswered or f"{self.name}/{secrets.token_hex(8)}"
         reply: Any = None
         for queue in self.queues:
-            reply = self._run("claim", queue, token, self.name, self._lease_us)
+            reply = self._run(
+                "claim", queue=queue, token=token, worker=self.name, lease=self._lease_us
+            )
             if reply:
                 break
-        self._asked = None
+        self._unanswered = None
         if not reply:
             return None
-        job_id, request, attempt, trace = cast(list[bytes], reply)
-        return Claim(job_id.decode(), token, request, int(attempt), trace.decode())
+        record, request = cast("list[bytes]", reply)
+        job = json.loads(record)
+        return Claim(job["id"], token, request, job["attempt"], job["trace"])
 
     def beat(self, claim: Claim, progress: float, message: str) -> Beat:
         """Renew the lease, report progress, and learn whether the job was lost or cancelled."""
-        arguments: list[int | str | bytes] = [
-            self._lease_us,
-            f"{progress:.4f}",
-            _text(message, 200),
-        ]
-        return cast(Beat, self._run("beat", claim.job_id, claim.token, *arguments).decode())
+        reply = self._run(
+            "beat",
+            id=claim.job_id,
+            token=claim.token,
+            lease=self._lease_us,
+            progress=f"{progress:.4f}",
+            message=_utf8(message, 200),
+        )
+        return cast(Beat, reply.decode())
 
-    def _finish(self, claim: Claim, late: bool, *outcome: str | bytes) -> Settled:
-        head: list[str | int] = [claim.job_id, claim.token, self._keep, int(late)]
-        return cast(Settled, self._run("finish", *head, *outcome).decode())
+    def _finish(self, claim: Claim, outcome: str, *payloads: bytes, **named: Any) -> Settled:
+        named |= {"id": claim.job_id, "token": claim.token, "outcome": outcome, **self._retention}
+        return cast(Settled, self._run("finish", *payloads, **named).decode())
 
     def finish(self, claim: Claim, outcome: Outcome, *, late: bool = False) -> Settled:
-        """Write the profile (unless one stands under its id) and end the job, in one step.
+        """Store the profile (unless its id is taken) and end the job, in one step.
 
         Args:
             claim: the lease under which the result was made.
             outcome: the result.
-            late: the result was kept on disk while Redis was away. The profile is kept in any
-                case, for it is content-addressed; the job ends also when it waits again, but not
-                when another worker holds it.
+            late: the result waited on disk while Redis was away. The profile is stored in any
+                case, because it is content-addressed. The job ends also when it waits again, but
+                not when another worker holds it.
         """
-        parts = (outcome.profile_id, outcome.body, outcome.envelope, outcome.summary)
-        return self._finish(claim, late, "done", *parts, outcome.model)
+        parts = (outcome.body, outcome.envelope, outcome.summary)
+        profile, model = outcome.profile_id, outcome.model
+        return self._finish(claim, "done", *parts, profile=profile, model=model, late=late)
 
     def fail(self, claim: Claim, failure: Failure) -> Settled:
         """End the job with a reason."""
-        said = (_text(failure.detail, 2_000), "1" if failure.retryable else "0")
-        return self._finish(
-            claim, False, "failed", failure.code, *said, _text(failure.field or "", 200)
-        )
+        fields = failure.model_dump(exclude_none=True)
+        fields["detail"] = _utf8(failure.detail, 2_000)
+        if failure.field is not None:
+            fields["field"] = _utf8(failure.field, 200)
+        return self._finish(claim, "failed", failure=fields)
 
     def cancelled(self, claim: Claim) -> Settled:
-        """End the job as cancelled; "again" when a new caller wants it after all."""
-        return self._finish(claim, False, "cancelled")
+        """End the job as cancelled; "again" when a new caller has asked for it since."""
+        return self._finish(claim, "cancelled")
 
     def release(self, claim: Claim) -> Settled:
-        """Give the job back: claimable at once, and not an attempt."""
-        return cast(Settled, self._run("release", claim.job_id, claim.token, self._keep).decode())
+        """Give the job back: it can be claimed at once, and the attempt does not count."""
+        reply = self._run("release", id=claim.job_id, token=claim.token, **self._retention)
+        return cast(Settled, reply.decode())
 
     def expire(self) -> int:
         """Requeue (or fail) the jobs whose leases ran out, and log each; returns how many.
 
         Call it only when this process saw no outage for one lease and the server is up for one
-        lease (`uptime`): otherwise an outage makes every running job run twice.
+        lease (`uptime`). Otherwise an outage makes every running job run twice.
         """
-        return log_expired(self._run("expire", self._max_attempts, self._keep))
+        reply = self._run("expire", max_attempts=self._max_attempts, **self._retention)
+        return log_expired(reply)
 
     def forget_history(self) -> bool:
-        """Have the append-only file written anew if it still holds callers' own texts.
+        """Have the server rewrite its append-only file if that still holds callers' own texts.
 
-        However their jobs ended, and whoever ended them: the store counts. A managed server may not
-        allow this, and while a rewrite runs already none is begun; a later call tries again.
+        The store counts the requests with such texts that have ended, whichever process ended
+        them. A managed server may not allow a rewrite, and only one runs at a time; then a later
+        call tries again.
 
         Returns:
-            Whether a rewrite was begun.
+            Whether a rewrite was started.
         """
         counts = self.client.hmget(keys.STATS, [keys.TEXTS_DROPPED, keys.TEXTS_FORGOTTEN])
         dropped, forgotten = (int(number or 0) for number in cast("list[bytes | None]", counts))
@@ -213,55 +215,58 @@ class ClaimStore:
         while True:
             cursor, found = self.client.scan(cursor, match=f"{keys.JOB}*", count=500)
             ids = [key.decode().removeprefix(keys.JOB) for key in cast("list[bytes]", found)]
-            mended += log_mended(self._run("mend", *ids))
+            for job_id in self._run("mend", ids=ids):
+                mended += 1
+                fields = {"job_id": job_id.decode()}
+                log.error("a job stood in no queue: it was put back", extra=fields)
             if cursor == 0:
                 return mended
 
     def announce(self, facts: WorkerModels, ttl: float) -> None:
-        """Tell the gateways that this worker lives and what it offers, good for `ttl` seconds."""
-        document = facts.model_dump_json().encode()
-        self._run("worker_beat", self.name, int(ttl * 1e3), document, *self.queues)
+        """Tell the gateways that this worker lives and what it offers, for `ttl` seconds."""
+        self._announce(facts.model_dump_json().encode(), int(ttl * 1e3))
 
     def farewell(self) -> None:
         """Tell the gateways that this worker is gone."""
-        self._run("worker_beat", self.name, 0, "", *self.queues)
+        self._announce(b"", 0)
+
+    def _announce(self, facts: bytes, ttl_ms: int) -> None:
+        self._run("announce", facts, name=self.name, ttl=ttl_ms, queues=self.queues)
 
 
-log = logging.getLogger(__name__)
+def _utf8(text: str, longest: int) -> str:
+    """A bounded text of valid UTF-8: a lone surrogate must not keep a job from ending."""
+    return text[:longest].encode(errors="replace").decode()
 
-_FATE: Final = {
+
+def retention(job_ttl: float, max_finished: int) -> dict[str, int]:
+    """How long, and how many, finished jobs are remembered: arguments of `queue.lua`.
+
+    Args:
+        job_ttl: seconds after its end.
+        max_finished: jobs of each end (done, failed, cancelled).
+    """
+    return {"job_ttl": max(1, int(job_ttl * 1e3)), "max_finished": max_finished}
+
+
+_EXPIRED: Final = {
     "failed": (logging.ERROR, "a job failed: every worker that took it was lost"),
     "queued": (logging.WARNING, "a worker was lost: its job waits again"),
     "cancelled": (logging.INFO, "a worker was lost: its job had been withdrawn"),
 }
 
 
-def log_expired(reply: Sequence[Sequence[bytes]]) -> int:
-    """Log every job whose lease had run out, under its own id and that of its request.
+def log_expired(reply: Sequence[bytes]) -> int:
+    """Log every job whose lease ran out, under its own id and that of its request.
 
     Args:
-        reply: the answer of expire.lua.
+        reply: the answer of `expire` in `queue.lua`.
 
     Returns:
         How many there were.
     """
-    for row in reply:
-        fate, job_id, request_id, worker, attempts = (part.decode() for part in row)
-        level, message = _FATE[fate]
-        fields = {"job_id": job_id, "request_id": request_id, "worker": worker}
-        log.log(level, message, extra={**fields, "attempts": int(attempts)})
-    return len(reply)
-
-
-def log_mended(reply: Sequence[bytes]) -> int:
-    """Log every job that stood in no queue and was put back.
-
-    Args:
-        reply: the answer of mend.lua.
-
-    Returns:
-        How many there were.
-    """
-    for job_id in reply:
-        log.error("a job stood in no queue: it was put back", extra={"job_id": job_id.decode()})
+    for row in map(json.loads, reply):
+        level, message = _EXPIRED[row["outcome"]]
+        fields = {"job_id": row["id"], "request_id": row["trace"], "worker": row["worker"]}
+        log.log(level, message, extra={**fields, "attempts": row["attempts"]})
     return len(reply)

@@ -1,18 +1,12 @@
-"""Connections to Redis, and the translation of its failures into ours.
+"""Connections to Redis: clients, the Lua scripts, and which errors mean an outage.
 
 Nothing connects on construction: a client connects on its first command.
-
-The Lua scripts: every step of the queue that must be atomic, each one round trip.
-
-A script is the names of `keys`, then `scripts/common.lua`, then its own file. It is sent once and
-called by digest afterwards; redis-py sends it again to a server that has forgotten it.
-
-Ending tasks that talk to Redis.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -28,23 +22,26 @@ from lacuna.contract.errors import StoreUnavailable
 from service.store import keys
 
 BLOCK_SECONDS = 2.0
-"""How long an idle worker blocks on its queue; the worker's socket timeout is far above."""
-CROWDED = 0.9
-"""Share of the server's memory beyond which no new job is accepted."""
+"""How long an idle worker blocks on its queue; a worker's socket timeout is far longer."""
+NEARLY_FULL = 0.9
+"""Share of the server's memory above which no new job is accepted."""
+ROUTE: Final = [keys.STATS]
+"""The one key that a script call declares: any key of ours leads a cluster client to the right
+node."""
 
-# Error replies that say "not now" rather than "you made a mistake": those with a class in redis-py,
-# and the codes (first words) of the others.
-_AWAY_CLASSES = (
+# Error replies that mean "not now" rather than "wrong command": those with a class in redis-py, and
+# the first words of the others.
+_OUTAGE_CLASSES = (
     redis.exceptions.OutOfMemoryError,
     redis.exceptions.ReadOnlyError,
     redis.exceptions.MasterDownError,
     redis.exceptions.ClusterDownError,
     redis.exceptions.TryAgainError,
 )
-_AWAY_WORDS = ("MISCONF", "NOREPLICAS", "BUSY ", "UNBLOCKED")
+_OUTAGE_WORDS = ("MISCONF", "NOREPLICAS", "BUSY ", "UNBLOCKED")
 
-# After a planned failover the old primary lives on as a replica and keeps our connections: only a
-# new one, by the name, leads to the new primary. (A retry connects anew.)
+# After a planned failover the old primary lives on as a replica and keeps our connections. Only a
+# new connection, by name, reaches the new primary; a retry opens one.
 _DEMOTED = (redis.exceptions.ReadOnlyError, redis.exceptions.MasterDownError)
 
 
@@ -53,12 +50,12 @@ def connect_async(url: str) -> redis.asyncio.Redis:
     pool = redis.asyncio.BlockingConnectionPool.from_url(
         url,
         max_connections=32,
-        # A storm of callers waits its turn; a store that hangs is told by the socket's timeouts.
+        # Many callers at once take turns. The socket's timeouts detect a store that hangs.
         timeout=5,
         socket_timeout=2,
         socket_connect_timeout=2,
         health_check_interval=15,
-        # For a connection that a restart left stale; a server that hangs is not asked twice.
+        # For a connection that a restart left stale. A server that hangs is not asked twice.
         retry=redis.asyncio.retry.Retry(NoBackoff(), 1, (redis.ConnectionError, *_DEMOTED)),
         decode_responses=False,
     )
@@ -68,8 +65,8 @@ def connect_async(url: str) -> redis.asyncio.Redis:
 def connect(url: str) -> redis.Redis:
     """A client for a worker, with a socket timeout well above `BLOCK_SECONDS`.
 
-    One retry, for a connection that a restart left stale. Patience is the worker loop's: it must
-    learn of an outage at once, to bring its result to safety.
+    One retry, for a connection that a restart left stale. The worker loop waits out an outage: it
+    must learn of one at once, to write its result to disk.
     """
     return redis.Redis.from_url(
         url,
@@ -82,17 +79,17 @@ def connect(url: str) -> redis.Redis:
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether an error means that the store cannot serve us now, and may later."""
+    """Whether an error means that the store cannot answer now, and may later."""
     if isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError):
         return True
-    if isinstance(error, _AWAY_CLASSES):
+    if isinstance(error, _OUTAGE_CLASSES):
         return True
-    return isinstance(error, redis.ResponseError) and str(error).startswith(_AWAY_WORDS)
+    return isinstance(error, redis.ResponseError) and str(error).startswith(_OUTAGE_WORDS)
 
 
 @contextmanager
-def translated() -> Iterator[None]:
-    """Turn an outage into `StoreUnavailable`; let our own mistakes through.
+def outages_translated() -> Iterator[None]:
+    """Turn an outage into `StoreUnavailable`; other errors are our own mistakes and pass through.
 
     Raises:
         StoreUnavailable: Redis is away, loading, read-only or out of memory.
@@ -132,46 +129,50 @@ def durability_problem(info: Mapping[str, Any]) -> str | None:
     return "appendonly is off: a restart of Redis loses every queued job; set appendonly yes"
 
 
-def crowded(info: Mapping[str, Any]) -> bool:
-    """Whether more than `CROWDED` of the server's memory is used, as the server itself counts.
+def nearly_full(info: Mapping[str, Any]) -> bool:
+    """Whether more than `NEARLY_FULL` of the server's memory is used, as the server counts it.
 
-    It leaves out what it will write to its log and send to its replicas: a slow disk or replica
-    lets that grow for a while, and no key is refused for it.
+    Buffers for its log and its replicas do not count: a slow disk or replica lets them grow for a
+    while, and the server refuses no key because of them.
+
+    Args:
+        info: the answer to INFO, section memory.
     """
     used = int(info["used_memory"]) - int(info.get("mem_not_counted_for_evict", 0))
-    return 0 < int(info["maxmemory"]) * CROWDED <= used
-
-
-ScriptName = Literal[
-    "submit", "view", "cancel", "claim", "beat", "finish", "release", "expire", "mend",
-    "profile_delete", "profile_evict", "profile_pin", "worker_beat",
-]  # fmt: skip
-
-ROUTE: Final = [keys.STATS]
-"""The one key that is declared: any key of ours leads a cluster client to the right node."""
+    return 0 < int(info["maxmemory"]) * NEARLY_FULL <= used
 
 
 @cache
-def source(name: ScriptName) -> str:
-    """The full text of a script."""
-    folder = resources.files("service.store") / "scripts"
-    common = (folder / "common.lua").read_text(encoding="utf-8")
-    return keys.lua_header() + common + (folder / f"{name}.lua").read_text(encoding="utf-8")
+def lua_source(name: Literal["queue", "profiles"]) -> str:
+    """The full text of a script: the names of `keys`, then `<name>.lua` of this folder."""
+    file = resources.files("service.store") / f"{name}.lua"
+    return keys.lua_header() + file.read_text(encoding="utf-8")
 
 
-_PATIENCE: Final = 0.1
+def lua_arguments(
+    operation: str, named: Mapping[str, Any], payloads: Iterable[str | bytes] = ()
+) -> list[str | bytes]:
+    """The ARGV of a script call, as `queue.lua` describes it.
+
+    Args:
+        operation: name of a function in `operations`.
+        named: its arguments; those that are None are left out.
+        payloads: sent as they are, after the named arguments.
+    """
+    given = {name: value for name, value in named.items() if value is not None}
+    return [operation, json.dumps(given), *payloads]
 
 
-async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks until they are done, whatever they end in.
+async def cancel_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait until they are done, whatever they end with.
 
-    Once is not enough: redis-py may swallow a cancellation while it connects.
+    One cancel is not enough: redis-py may swallow it while it connects.
     """
     known = set(tasks)
     while pending := {task for task in known if not task.done()}:
         for task in pending:
             task.cancel()
-        await asyncio.wait(pending, timeout=_PATIENCE)
+        await asyncio.wait(pending, timeout=0.1)
     for task in known:
         if not task.cancelled():
-            task.exception()  # else it would be reported as never retrieved
+            task.exception()  # marks it as retrieved, or asyncio would report it

@@ -1,7 +1,7 @@
 """Every key that Lacuna keeps in Redis: its name, its type and its meaning.
 
 All names share the hash tag `{lacuna}`, so a Redis Cluster keeps them on one node and every script
-may touch any of them. The Lua scripts get these names from `lua_header`; none is spelt twice.
+may touch any of them. `lua_header` gives the names to the Lua scripts; no name is written twice.
 
     key                              type     meaning
     {lacuna}:job:<id>                hash     one job (fields below); no TTL until it is terminal
@@ -9,7 +9,7 @@ may touch any of them. The Lua scripts get these names from `lua_header`; none i
     {lacuna}:ready:<queue>:hi        zset     the same with high priority; read first
     {lacuna}:leased:<queue>          zset     running jobs by the end of their lease (µs)
     {lacuna}:wake:<queue>            list     at most 64 tokens; idle workers block on it
-    {lacuna}:ended:<state>           zset     jobs that ended so, by when (µs); bounded
+    {lacuna}:ended:<state>           zset     jobs with this end, by its time (µs); bounded
     {lacuna}:dead                    stream   jobs that lost their worker too often; bounded
     {lacuna}:profile:<id>            hash     body, envelope, summary, model, size, created, pinned
     {lacuna}:profile:<id>:jobs       set      jobs that ended in this profile
@@ -23,17 +23,17 @@ may touch any of them. The Lua scripts get these names from `lua_header`; none i
     {lacuna}:workers:<queue>         zset     a queue's workers by when they count as gone (µs)
     {lacuna}:stats                   hash     counters and histograms of all time; mean run times;
                                               when each queue last had a worker (µs)
-    {lacuna}:housekeeper             string   held by whoever reconciles now; has a TTL
+    {lacuna}:housekeeper             string   held by the worker that reconciles now; has a TTL
     {lacuna}:events                  channel  the id of each job whose state or progress changed
 
-Fields of a job: `state`, `queue`, `high`, `pinned`, `request` (JSON, dropped at the end: it may
-hold the caller's texts), `private` (1 if it does), `trace` (id of the HTTP request), `cost` (how
-much work it is),
-`attempts`, `token` (fence: the lease's owner), `worker`, `progress`, `message`, `cancel`,
-`interest` (callers who still want it),
-`by:<owner>` (1 while that caller is interested, 0 afterwards), `created`, `started`, `finished`,
-`code`, `detail`, `retryable` (why it failed), `profile` (the result's id). All times are
-microseconds since 1970 by the server's clock.
+Fields of a job: `state`, `queue`, `high`, `pinned`, `request` (JSON, dropped at the end because it
+may hold the caller's texts), `private` (1 if it does), `trace` (id of the HTTP request),
+`attempts`, `token` (fence: the owner of the lease), `worker`, `progress`, `message`, `reported`
+(when the progress last changed), `loaded` and `loaded_progress` (when the job first reported
+progress, and how much), `cancel`, `interest` (number of callers who still want it), `by:<owner>` (1
+while that caller wants it, 0 afterwards),
+`created`, `started`, `finished`, `code`, `detail`, `retryable`, `field` (why it failed), `profile`
+(the result's id). All times are microseconds since 1970 by the server's clock.
 """
 
 from __future__ import annotations
@@ -66,22 +66,24 @@ EVENTS: Final = f"{PREFIX}:events"
 HIGH: Final = ":hi"
 JOBS_OF: Final = ":jobs"
 DEAD_LETTERS: Final = 1_000
+"""How many dead letters are kept."""
 MAX_FINISHED: Final = 20_000
+"""How many finished jobs are remembered of each end, unless the settings say otherwise."""
 FORGOTTEN_AT_ONCE: Final = 100
+"""How many finished jobs one step forgets at most."""
 WAKE_TOKENS: Final = 64
-ESTIMATED: Final = 32
-"""So many of the jobs ahead are estimated one by one; those behind them count as their mean."""
-BUSY: Final = 256
-"""So many running jobs of a queue enter an estimate."""
-SEEN: Final = "seen:"
-"""Fields of the stats: when a worker of a queue last announced itself, or said goodbye (µs)."""
+"""How many tokens a wake list holds at most."""
+STRANDED_US: Final = 600_000_000
+"""A job that waited this long in a queue without workers moves to the other queue (µs)."""
+
+MEAN_RUN: Final = "mean_run:"
+"""Fields of the stats: mean run time of a queue's jobs, in seconds; recent jobs count more."""
+LAST_SEEN: Final = "seen:"
+"""Fields of the stats: when a worker of a queue last announced itself or stopped (µs)."""
 TEXTS_DROPPED: Final = "texts_dropped"
 TEXTS_FORGOTTEN: Final = "texts_forgotten"
 """Fields of the stats: how many requests with callers' own texts were dropped, and how many of
 those the server's file has forgotten as well."""
-STRANDED_US: Final = 600_000_000
-"""After waiting this long in a queue that had no worker for as long, a job moves to the other
-queue (µs)."""
 
 WAIT_BUCKETS: Final[tuple[float, ...]] = (
     0.01, 0.1, 0.5, 1, 5, 15, 60, 120, 300, 600, 1_200, 2_400, 7_200,
@@ -93,57 +95,47 @@ RUN_BUCKETS: Final[tuple[float, ...]] = (
 
 
 def job(job_id: str) -> str:
-    """Key of one job."""
+    """Key of one job (hash)."""
     return f"{JOB}{job_id}"
 
 
 def profile(profile_id: str) -> str:
-    """Key of one profile."""
+    """Key of one profile (hash)."""
     return f"{PROFILE}{profile_id}"
 
 
 def ready(queue: QueueName, *, high: bool = False) -> str:
-    """Key of the waiting jobs of a queue."""
+    """Key of the waiting jobs of a queue (zset)."""
     return f"{READY}{queue}{HIGH if high else ''}"
 
 
 def leased(queue: QueueName) -> str:
-    """Key of the running jobs of a queue."""
+    """Key of the running jobs of a queue (zset)."""
     return f"{LEASED}{queue}"
 
 
 def wake(queue: QueueName) -> str:
-    """Key of the list on which a queue's idle workers block."""
+    """Key of the list that a queue's idle workers block on."""
     return f"{WAKE}{queue}"
 
 
 def tokenizer(name: str) -> str:
-    """Key of a tokenizer by its digest."""
+    """Key of a tokenizer by its digest (string)."""
     return f"{TOKENIZER}{name}"
 
 
 def worker(name: str) -> str:
-    """Key of one worker's facts."""
+    """Key of what one worker offers (string)."""
     return f"{WORKER}{name}"
 
 
 def workers(queue: QueueName) -> str:
-    """Key of the names of a queue's workers."""
+    """Key of the names of a queue's workers (zset)."""
     return f"{WORKERS}{queue}"
 
 
-def keep(seconds: float, most: int) -> str:
-    """For how long, and how many, finished jobs are remembered: as `close` in common.lua reads it.
-
-    Args:
-        seconds: after its end.
-        most: of each end (done, failed, cancelled).
-    """
-    return f"{max(1, int(seconds * 1e3))} {most}"
-
-
 def lua_header() -> str:
-    """The names above as Lua locals; put in front of every script."""
+    """The names above as Lua locals, to put in front of a script."""
     names = {
         name: value
         for name, value in globals().items()

@@ -1,9 +1,7 @@
-"""Finished profiles: immutable, content-addressed, newest first.
+"""Stored profiles: immutable, content-addressed, listed newest first; and tokenizers by digest.
 
-Tokenizers by digest, so that the gateway counts a text's tokens without the hub.
-
-A worker publishes the `tokenizer.json` of every model that it loads, compressed; what nobody uses
-for a while expires.
+A worker publishes the `tokenizer.json` of every model that it loads, compressed, so that the
+gateway counts the tokens of a text without the hub. An unused tokenizer expires.
 """
 
 from __future__ import annotations
@@ -20,21 +18,24 @@ from typing import Any, Final, cast
 
 import redis
 import redis.asyncio
-from redis.commands.core import AsyncScript
 
 from lacuna.contract.errors import InvalidRequest, ProfileNotFound, StoreUnavailable
 from lacuna.contract.profiles import ProfilePage, ProfileSummary
 from service.store import keys
-from service.store.connection import ROUTE, ScriptName, source, translated
+from service.store.connection import ROUTE, lua_arguments, lua_source, outages_translated
 from service.store.queue import readable
 
-_PARTS = ("body", "envelope", "summary")
+TOKENIZER_TTL: Final = 30 * 86_400
+"""Seconds after its last use that a tokenizer is stored."""
+MAX_TOKENIZER_BYTES: Final = 64_000_000
+"""Longest `tokenizer.json` that is stored or unpacked; the largest in use have about 20 MB."""
+_PARTS: Final = ("body", "envelope", "summary")
 _Rows = list[tuple[str, int]]
 
 
 @dataclass(frozen=True)
 class StoredProfile:
-    """A profile as it lies in the store, each part as JSON bytes."""
+    """A profile as it is stored, each part as JSON bytes."""
 
     body: bytes
     envelope: bytes
@@ -49,23 +50,8 @@ def _stored(parts: list[bytes | None]) -> StoredProfile | None:
 
 
 def read_profile(client: redis.Redis, profile_id: str) -> StoredProfile | None:
-    """What a worker asks before it measures: is it there already?"""
+    """The profile, or None: a worker asks before it measures."""
     return _stored(cast(list[bytes | None], client.hmget(keys.profile(profile_id), list(_PARTS))))
-
-
-def _cursor(score: int, profile_id: str) -> str:
-    return base64.urlsafe_b64encode(f"{score}:{profile_id}".encode()).decode().rstrip("=")
-
-
-def _position(cursor: str) -> tuple[int, str]:
-    text = b""
-    with contextlib.suppress(binascii.Error, ValueError):
-        padded = cursor + "=" * (-len(cursor) % 4)
-        text = base64.b64decode(padded, altchars=b"-_", validate=True)
-    found = re.fullmatch(rb"(\d{1,16}):([0-9a-f]{32})", text)
-    if found is None:
-        raise InvalidRequest("cursor: not one of this list", field="cursor")
-    return int(found[1]), found[2].decode()
 
 
 class ProfileStore:
@@ -80,28 +66,25 @@ class ProfileStore:
 
     def __init__(self, client: redis.asyncio.Redis, *, job_ttl: float = 7 * 86_400.0) -> None:
         self._client = client
-        self._scripts: dict[ScriptName, AsyncScript] = {}
-        self._ttl_ms = max(1, int(job_ttl * 1e3))
+        self._script = client.register_script(lua_source("profiles"))
+        self._job_ttl_ms = max(1, int(job_ttl * 1e3))
 
-    async def _run(self, name: ScriptName, *arguments: str | int) -> Any:
-        with translated():
-            script = self._scripts.get(name)
-            if script is None:
-                script = self._scripts[name] = self._client.register_script(source(name))
-            return await script(keys=ROUTE, args=list(arguments))
+    async def _run(self, operation: str, **named: Any) -> Any:
+        with outages_translated():
+            return await self._script(keys=ROUTE, args=lua_arguments(operation, named))
 
     async def get(self, profile_id: str) -> StoredProfile | None:
         """The profile, or None."""
-        with translated():
+        with outages_translated():
             parts = await self._client.hmget(keys.profile(profile_id), list(_PARTS))
         return _stored(cast(list[bytes | None], parts))
 
     async def touch(self, profile_id: str) -> None:
-        """Note that a profile was used, so that others are evicted first. Call it sparingly.
+        """Note that a profile was used, so that others are evicted first.
 
-        Does nothing while the store is away or full: reading must not fail for the sake of a note.
+        Does nothing while the store is away or full, so that reading does not fail over this note.
         """
-        with contextlib.suppress(StoreUnavailable), translated():
+        with contextlib.suppress(StoreUnavailable), outages_translated():
             now, _ = await self._client.time()
             await self._client.zadd(keys.PROFILES_USED, {profile_id: now * 1_000_000}, xx=True)
 
@@ -119,7 +102,7 @@ class ProfileStore:
             InvalidRequest: the cursor is not one of ours.
         """
         index = keys.PROFILES if model is None else f"{keys.PROFILES_MODEL}{model}"
-        with translated():
+        with outages_translated():
             found = await self._after(index, limit + 1, cursor)
             page = found[:limit]
             pipe = self._client.pipeline(transaction=False)
@@ -157,13 +140,13 @@ class ProfileStore:
         return found[:limit]
 
     async def delete(self, profile_id: str) -> None:
-        """Forget a profile; asking for it again measures again.
+        """Delete a profile; asking for it again measures again.
 
         Raises:
             ProfileNotFound: there is none.
         """
-        if not await self._run("profile_delete", profile_id, self._ttl_ms):
-            raise ProfileNotFound(f"no profile {profile_id}, or it was evicted")
+        if not await self._run("delete", id=profile_id, job_ttl=self._job_ttl_ms):
+            raise profile_not_found(profile_id)
 
     async def pin(self, profile_id: str, pinned: bool) -> None:
         """Keep a profile from eviction, or let it go again.
@@ -171,24 +154,39 @@ class ProfileStore:
         Raises:
             ProfileNotFound: there is none.
         """
-        if not await self._run("profile_pin", profile_id, int(pinned)):
-            raise ProfileNotFound(f"no profile {profile_id}, or it was evicted")
+        if not await self._run("pin", id=profile_id, pinned=pinned):
+            raise profile_not_found(profile_id)
 
     async def evict(self, *, ttl: float = 0.0, max_bytes: int = 0, limit: int = 100) -> int:
-        """Drop what was not used for `ttl` seconds, and the least recently used beyond `max_bytes`.
+        """Delete what was not used for `ttl` seconds, and the least recently used over `max_bytes`.
 
         Zero means no such bound. Pinned profiles stay. Returns how many went, at most `limit`.
         """
-        ids = await self._run("profile_evict", int(ttl * 1e6), max_bytes, limit)
+        ids = await self._run("evictable", ttl=int(ttl * 1e6), max_bytes=max_bytes, limit=limit)
         gone = 0
-        for profile_id in ids:
-            gone += int(await self._run("profile_delete", profile_id.decode(), self._ttl_ms))
+        for profile_id in map(bytes.decode, ids):
+            gone += int(await self._run("delete", id=profile_id, job_ttl=self._job_ttl_ms))
         return gone
 
 
-KEPT_SECONDS: Final = 30 * 86_400
-MAX_BYTES: Final = 64_000_000
-"""Longest `tokenizer.json` that is stored or unpacked; the largest in use have about 20 MB."""
+def profile_not_found(profile_id: str) -> ProfileNotFound:
+    """The error for an id that is not stored."""
+    return ProfileNotFound(f"no profile {profile_id}; it may have been deleted or evicted")
+
+
+def _cursor(score: int, profile_id: str) -> str:
+    return base64.urlsafe_b64encode(f"{score}:{profile_id}".encode()).decode().rstrip("=")
+
+
+def _position(cursor: str) -> tuple[int, str]:
+    text = b""
+    with contextlib.suppress(binascii.Error, ValueError):
+        padded = cursor + "=" * (-len(cursor) % 4)
+        text = base64.b64decode(padded, altchars=b"-_", validate=True)
+    found = re.fullmatch(rb"(\d{1,16}):([0-9a-f]{32})", text)
+    if found is None:
+        raise InvalidRequest("`cursor` is not one that this list returned", field="cursor")
+    return int(found[1]), found[2].decode()
 
 
 def digest(document: str) -> str:
@@ -197,17 +195,17 @@ def digest(document: str) -> str:
 
 
 def publish_tokenizer(client: redis.Redis, document: str) -> str | None:
-    """Store a `tokenizer.json`, or prolong its stay; returns its digest, None if it is too long.
+    """Store a `tokenizer.json`, or renew its TTL; returns its digest, None if it is too long.
 
     Raises:
         redis.RedisError: the store is away or full; the caller decides whether that matters.
     """
     packed = document.encode()
-    if len(packed) > MAX_BYTES:
+    if len(packed) > MAX_TOKENIZER_BYTES:
         return None
     name = digest(document)
-    if not client.expire(keys.tokenizer(name), KEPT_SECONDS):
-        client.set(keys.tokenizer(name), zlib.compress(packed), ex=KEPT_SECONDS)
+    if not client.expire(keys.tokenizer(name), TOKENIZER_TTL):
+        client.set(keys.tokenizer(name), zlib.compress(packed), ex=TOKENIZER_TTL)
     return name
 
 
@@ -222,20 +220,20 @@ class TokenizerStore:
         self._client = client
 
     async def get(self, name: str) -> str | None:
-        """The `tokenizer.json` of a digest, or None; using it prolongs its stay.
+        """The `tokenizer.json` of a digest, or None; renews its TTL.
 
         Raises:
             StoreUnavailable: Redis is away.
         """
-        with translated():
-            found = await self._client.getex(keys.tokenizer(name), ex=KEPT_SECONDS)
+        with outages_translated():
+            found = await self._client.getex(keys.tokenizer(name), ex=TOKENIZER_TTL)
         packed = cast("bytes | None", found)
         if packed is None:
             return None
-        # In a thread: those of 20 MB would keep everybody else waiting.
+        # In a thread: unpacking 20 MB would hold up every other request.
         return await asyncio.to_thread(_unpacked, packed, name)
 
 
 def _unpacked(packed: bytes, name: str) -> str | None:
-    document = zlib.decompressobj().decompress(packed, MAX_BYTES).decode()
+    document = zlib.decompressobj().decompress(packed, MAX_TOKENIZER_BYTES).decode()
     return document if digest(document) == name else None

@@ -1,8 +1,8 @@
 """One subscription per process, fanned out to every open wait.
 
 The scripts publish the id of each job that changed. The watcher reads a job once per change and
-hands it to all who wait for it, so a thousand waits cost one connection. Messages that were missed
-while Redis was away are made up for by reading every watched job again after reconnecting.
+hands it to all who wait for it, so a thousand waits cost one connection. After a reconnect it reads
+every watched job again, because messages may have been missed.
 """
 
 from __future__ import annotations
@@ -11,37 +11,49 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
 import redis
 import redis.asyncio
 
 from lacuna.contract.errors import StoreUnavailable
-from lacuna.contract.jobs import TERMINAL, Job
+from lacuna.contract.jobs import TERMINAL, JobState
 from service.store import keys
-from service.store.connection import end, is_outage
+from service.store.connection import cancel_tasks, is_outage
 
 RECONNECT_SECONDS = 0.5
-SILENCE_SECONDS = 5.0
-"""After this long without a message the connection is tried; after as long again it is given up."""
-_READS = 16
-"""Jobs read at the same time after a burst of changes."""
+IDLE_SECONDS = 5.0
+"""Without a message for this long, the connection is pinged; after as long again it is dropped."""
+_MAX_READS = 16
+"""How many jobs are read at the same time after a burst of changes."""
+
+
+class Watched(Protocol):
+    """What the watcher needs to know of a job."""
+
+    @property
+    def state(self) -> JobState:
+        """One of `TERMINAL` at its end."""
+
+
+J = TypeVar("J", bound=Watched)
 
 
 @dataclass(eq=False)
-class _Watch:
-    """One job that somebody waits for."""
+class _Watch(Generic[J]):
+    """One job that callers wait for."""
 
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     watchers: int = 0
-    job: Job | None = None
+    job: J | None = None
     version: int = 0
     dirty: bool = False
-    asked: int = 0
-    told: int = 0
-    """Number of the last read that was begun, and of the youngest whose answer is in `job`."""
+    reads: int = 0
+    latest: int = 0
+    """Number of reads begun, and the number of the one whose answer is in `job`."""
 
 
-class Watcher:
+class Watcher(Generic[J]):
     """Hands changes of jobs to those who wait for them.
 
     Args:
@@ -50,17 +62,17 @@ class Watcher:
     """
 
     def __init__(
-        self, client: redis.asyncio.Redis, read: Callable[[str], Awaitable[Job | None]]
+        self, client: redis.asyncio.Redis, read: Callable[[str], Awaitable[J | None]]
     ) -> None:
         self._client = client
         self._read = read
-        self._watches: dict[str, _Watch] = {}
+        self._watches: dict[str, _Watch[J]] = {}
         self._listener: asyncio.Task[None] | None = None
         self._readers: set[asyncio.Task[None]] = set()
-        self._slots = asyncio.Semaphore(_READS)
+        self._slots = asyncio.Semaphore(_MAX_READS)
         self._subscribed = asyncio.Event()
 
-    async def wait(self, job_id: str, timeout: float) -> Job | None:
+    async def wait(self, job_id: str, timeout: float) -> J | None:
         """The job at its end, or after `timeout` seconds; None when there is none."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout), contextlib.aclosing(self.follow(job_id)) as jobs:
@@ -70,23 +82,23 @@ class Watcher:
                 return None
         return await self._read(job_id)
 
-    async def follow(self, job_id: str, refresh: float | None = None) -> AsyncGenerator[Job]:
+    async def follow(self, job_id: str, refresh: float | None = None) -> AsyncGenerator[J]:
         """The job now and after each change; ends when the job is gone.
 
         Args:
             job_id: whose changes.
-            refresh: while the job waits, look again after so many seconds: its position changes
-                without an event of its own.
+            refresh: while the job waits, read it again after this many seconds, because its
+                position changes without an event.
 
         Raises:
-            StoreUnavailable: Redis was away at the start; later outages are waited out.
+            StoreUnavailable: Redis was away at the start; the watcher waits out later outages.
         """
         watch = self._watches.setdefault(job_id, _Watch())
         watch.watchers += 1
         try:
             self._listen()
             with contextlib.suppress(TimeoutError):
-                # Read only once subscribed: a change between the two would be missed.
+                # Subscribe first, then read: a change between the two would be missed.
                 # (wait_for would swallow a cancel that arrives together with the subscription.)
                 async with asyncio.timeout(2.0):
                     await self._subscribed.wait()
@@ -111,7 +123,7 @@ class Watcher:
         """Stop listening."""
         tasks = [*self._readers, *([self._listener] if self._listener else [])]
         self._listener = None
-        await end(tasks)
+        await cancel_tasks(tasks)
 
     def _listen(self) -> None:
         if self._listener is None or self._listener.done():
@@ -132,10 +144,10 @@ class Watcher:
     async def _relay(self, channel: redis.asyncio.client.PubSub) -> None:
         pinged = False
         while True:
-            message = await channel.get_message(timeout=SILENCE_SECONDS)
+            message = await channel.get_message(timeout=IDLE_SECONDS)
             if message is None:
                 if pinged:
-                    raise redis.ConnectionError("the subscription is silent")
+                    raise redis.ConnectionError("no message and no reply to a ping")
                 await channel.ping()
                 pinged = True
                 continue
@@ -157,17 +169,17 @@ class Watcher:
         self._readers.add(task)
         task.add_done_callback(self._readers.discard)
 
-    async def _deliver(self, job_id: str, watch: _Watch) -> None:
+    async def _deliver(self, job_id: str, watch: _Watch[J]) -> None:
         while watch.watchers > 0:
             async with self._slots:
                 watch.dirty = False
                 with contextlib.suppress(StoreUnavailable):
-                    watch.asked += 1
-                    turn = watch.asked
+                    watch.reads += 1
+                    turn = watch.reads
                     job = await self._read(job_id)
-                    if turn < watch.told:
-                        return  # reads overlap, and a younger answer was faster
-                    watch.told, watch.job = turn, job
+                    if turn < watch.latest:
+                        return  # reads overlap, and a later one has answered already
+                    watch.latest, watch.job = turn, job
                     watch.version += 1
                     watch.changed.set()
                     watch.changed = asyncio.Event()

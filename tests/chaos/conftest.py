@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import redis.asyncio
 
-from lacuna.contract.jobs import TERMINAL, Job
+from lacuna.contract.jobs import TERMINAL
 from lacuna.contract.profile_requests import ProfileRequest
 from service.local import store as embedded
-from service.store.queue import JobStore
+from service.store.queue import JobRecord, JobStore
 
 Submit = Callable[[ProfileRequest], Awaitable[str]]
-Until = Callable[..., Awaitable[Job]]
+Until = Callable[..., Awaitable[JobRecord]]
 
 
 class Store:
@@ -83,7 +83,7 @@ def submit(jobs: JobStore) -> Submit:
 def until(jobs: JobStore) -> Until:
     """Waits for a job to be in one of the given states, or at its end."""
 
-    async def call(job_id: str, *states: str, seconds: float = 40) -> Job:
+    async def call(job_id: str, *states: str, seconds: float = 40) -> JobRecord:
         end = time.monotonic() + seconds
         while (job := await jobs.get(job_id)).state not in (states or TERMINAL):
             assert time.monotonic() < end, f"still {job}"

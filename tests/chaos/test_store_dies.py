@@ -101,8 +101,8 @@ async def test_away_at_the_end_and_the_worker_killed_another_one_records_it(
     job = await until(job_id)
     assert job.state == "done"
     assert len(workers.notes("starts")) == 1
-    assert job.profile is not None
-    assert await ProfileStore(redis_async).get(job.profile.rpartition("/")[2]) is not None
+    assert job.profile_id is not None
+    assert await ProfileStore(redis_async).get(job.profile_id) is not None
     await eventually(lambda: not kept())
 
 

@@ -23,7 +23,7 @@ import redis.asyncio
 from lacuna.contract.errors import StoreUnavailable
 from lacuna.contract.jobs import TERMINAL, Job
 from lacuna.contract.profile_requests import ProfileRequest
-from service.store.fleet import metrics
+from service.store.monitoring import store_metrics
 from service.store.profiles import ProfileStore
 from service.store.queue import JobStore
 
@@ -119,8 +119,8 @@ async def test_jobs_in_a_storm(
     differing = 0
     for job in ends:
         if job.state == "done":
-            assert job.profile is not None
-            stored = await ProfileStore(redis_async).get(job.profile.rpartition("/")[2])
+            assert job.profile_id is not None
+            stored = await ProfileStore(redis_async).get(job.profile_id)
             differing += stored is None or stored.body != undisturbed[job.id]
     full_runs = Counter(job for job, _ in workers.notes("ends"))
     # A worker that was killed between the end of its run and its report leaves a run that nobody
@@ -131,7 +131,7 @@ async def test_jobs_in_a_storm(
         if runs > 1
         and sum(pid not in storm.killed for j, pid in workers.notes("ends") if j == job) > 1
     )
-    counts = (await metrics(redis_async)).counters
+    counts = (await store_metrics(redis_async)).counters
     with capsys.disabled():
         print(
             f"\nstorm, appendfsync {fsync}: {number} jobs in {seconds:.0f} s: {dict(states)}; "

@@ -29,8 +29,8 @@ Until = Callable[..., Awaitable[Job]]
 
 
 async def body(client: redis.asyncio.Redis, job: Job) -> bytes:
-    assert job.profile is not None
-    stored = await ProfileStore(client).get(job.profile.rpartition("/")[2])
+    assert job.profile_id is not None
+    stored = await ProfileStore(client).get(job.profile_id)
     assert stored is not None
     return stored.body
 

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from lacuna.contract.profiles import ProfileSummary
 from service.gateway import metrics as model_metrics
 from service.gateway.metrics import Metrics
-from service.store.fleet import metrics as store_metrics
+from service.store.monitoring import store_metrics
 
 promql_parser = pytest.importorskip("promql_parser", reason="promql-parser is not installed")
 

@@ -18,7 +18,7 @@ import redis.asyncio
 from lacuna.contract.jobs import TERMINAL, Job
 from lacuna.contract.profile_requests import ProfileRequest
 from service.store.claims import ClaimStore
-from service.store.fleet import workers as registered
+from service.store.monitoring import live_workers
 from service.store.profiles import ProfileStore
 from service.store.queue import JobStore
 from workers.faults import EXIT_CONFIG, EXIT_DEVICE, EXIT_STUCK
@@ -68,11 +68,11 @@ async def test_jobs_of_all_kinds_in_one_life(
     page = await ProfileStore(redis_async).list(model="local:tiny")
     assert len(page.items) == 2
     assert "secret detail" in workers.log()  # the operator sees what the caller does not
-    (facts,) = await registered(redis_async)
+    (facts,) = await live_workers(redis_async)
     assert (facts.device, facts.queue, facts.warm) == ("cpu", "cpu", ["preset:gpt2"])
     workers.processes[0].terminate()
     assert workers.processes[0].wait(5) == 0
-    assert await registered(redis_async) == []
+    assert await live_workers(redis_async) == []
 
 
 async def test_cancel_stops_a_running_job_within_seconds(
@@ -183,7 +183,7 @@ async def test_a_worker_that_has_just_started_takes_no_lease_for_lost(
     assert claim is not None
     workers.start(lease=2.0)
     end = time.monotonic() + 20
-    while not await registered(jobs._client):
+    while not await live_workers(jobs._client):
         assert time.monotonic() < end
         await asyncio.sleep(0.02)
     await asyncio.sleep(0.7)  # it sweeps every third of a second
@@ -202,7 +202,7 @@ async def test_a_server_that_evicts_is_refused(
         assert "allkeys-lru" in workers.log()
         tolerant = workers.start(LACUNA_EVICTION_POLICY_CHECK="warn")
         end = time.monotonic() + 10
-        while not await registered(redis_async):
+        while not await live_workers(redis_async):
             assert time.monotonic() < end
             await asyncio.sleep(0.05)
         assert tolerant.poll() is None
@@ -222,7 +222,7 @@ async def test_an_idle_worker_stops_soon(
 ) -> None:
     process = workers.start()
     end = time.monotonic() + 10
-    while not await registered(redis_async):
+    while not await live_workers(redis_async):
         assert time.monotonic() < end
         await asyncio.sleep(0.05)
     process.send_signal(number)

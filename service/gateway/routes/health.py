@@ -11,7 +11,7 @@ from service.gateway.dependencies import Services, ServicesHere
 from service.gateway.metrics import CONTENT_TYPE
 from service.gateway.openapi import problems
 from service.gateway.problems import problem
-from service.store.fleet import metrics as store_metrics
+from service.store.monitoring import store_metrics
 
 router = APIRouter(tags=["service"])
 

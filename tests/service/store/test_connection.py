@@ -17,8 +17,8 @@ from service.store.connection import (
     connect_async,
     durability_problem,
     is_outage,
+    outages_translated,
     policy_problem,
-    translated,
 )
 
 
@@ -38,7 +38,7 @@ from service.store.connection import (
 )
 def test_an_outage_becomes_store_unavailable(error: Exception) -> None:
     assert is_outage(error)
-    with pytest.raises(StoreUnavailable) as caught, translated():
+    with pytest.raises(StoreUnavailable) as caught, outages_translated():
         raise error
     assert caught.value.retry_after is not None
 
@@ -53,19 +53,19 @@ def test_an_outage_becomes_store_unavailable(error: Exception) -> None:
 )
 def test_a_mistake_of_our_own_is_let_through(error: Exception) -> None:
     assert not is_outage(error)
-    with pytest.raises(type(error)), translated():
+    with pytest.raises(type(error)), outages_translated():
         raise error
 
 
 def test_a_real_server_loading_or_full_is_an_outage(redis_sync: redis.Redis) -> None:
     redis_sync.config_set("maxmemory", 1)
-    with pytest.raises(StoreUnavailable, match="out of memory"), translated():
+    with pytest.raises(StoreUnavailable, match="out of memory"), outages_translated():
         redis_sync.set("x", "y")
 
 
 def test_a_wrong_type_on_a_real_server_is_a_mistake(redis_sync: redis.Redis) -> None:
     redis_sync.set("x", "y")
-    with pytest.raises(redis.ResponseError, match="WRONGTYPE"), translated():
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"), outages_translated():
         redis_sync.zcard("x")
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 import redis
 import redis.asyncio
 
-from lacuna.contract.jobs import Job
 from service.store import keys, watch
 from service.store import queue as jobs_module
 from service.store.claims import ClaimStore
 from service.store.connection import connect_async
-from service.store.queue import JobStore
+from service.store.queue import JobRecord, JobStore
 
 JOB = "a" * 32
 
@@ -41,7 +41,7 @@ async def test_what_happened_while_the_subscription_was_cut_is_made_up_for(
 async def test_a_silent_subscription_is_tried_and_replaced(
     jobs: JobStore, redis_sync: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr(watch, "IDLE_SECONDS", 0.1)
     await jobs.submit(JOB, b"{}", queue="cpu")
     waiting = asyncio.create_task(jobs.wait(JOB, 20))
     await asyncio.sleep(1)  # ten silences; the pings are answered, so it stays
@@ -125,10 +125,10 @@ async def test_of_two_reads_that_overlap_the_younger_counts_whichever_arrives_la
     redis_async: redis.asyncio.Redis, redis_sync: redis.Redis, jobs: JobStore
 ) -> None:
     now = (await jobs.submit(JOB, b"{}", queue="cpu")).job
-    running, done = (now.model_copy(update={"state": state}) for state in ("running", "done"))
+    running, done = (replace(now, state=state) for state in ("running", "done"))
     late, reads = asyncio.Event(), 0
 
-    async def read(job_id: str) -> Job:
+    async def read(job_id: str) -> JobRecord:
         nonlocal reads
         reads += 1
         if reads <= 2:  # of the waiter itself, and upon its subscription

@@ -11,8 +11,8 @@ import redis.asyncio
 from lacuna.contract.models import WorkerModels
 from service.store import keys
 from service.store.claims import ClaimStore
-from service.store.fleet import served
 from service.store.keys import QueueName
+from service.store.monitoring import served_queues
 from service.store.queue import JobStore
 
 JOBS = [f"{number:032x}" for number in range(50)]
@@ -47,7 +47,7 @@ def age(client: redis.Redis, seconds: int, *, seen: bool) -> None:
         client.hset(keys.job(job), "created", past + number)
         client.zadd(keys.ready("gpu"), {job: past + number}, xx=True)
     if seen:
-        client.hset(keys.STATS, f"{keys.SEEN}gpu", past)
+        client.hset(keys.STATS, f"{keys.LAST_SEEN}gpu", past)
 
 
 async def test_a_backlog_waits_for_a_worker_that_starts_anew(
@@ -79,20 +79,20 @@ async def test_a_backlog_whose_workers_are_gone_for_good_goes_to_those_that_live
 async def test_a_queue_is_served_while_its_worker_may_come_back(
     redis_async: redis.asyncio.Redis, redis_sync: redis.Redis, gpu: ClaimStore
 ) -> None:
-    assert await served(redis_async) == {"gpu", "cpu"}
+    assert await served_queues(redis_async) == {"gpu", "cpu"}
     gpu.farewell()
-    assert await served(redis_async) == {"gpu", "cpu"}
+    assert await served_queues(redis_async) == {"gpu", "cpu"}
     age(redis_sync, 660, seen=True)
-    assert await served(redis_async) == {"cpu"}
+    assert await served_queues(redis_async) == {"cpu"}
 
 
 def test_a_full_server_does_not_take_a_worker_for_gone(
     redis_sync: redis.Redis, gpu: ClaimStore
 ) -> None:
-    before = redis_sync.hget(keys.STATS, f"{keys.SEEN}gpu")
+    before = redis_sync.hget(keys.STATS, f"{keys.LAST_SEEN}gpu")
     redis_sync.config_set("maxmemory", 1)
     announce(gpu, "gpu")
-    assert redis_sync.hget(keys.STATS, f"{keys.SEEN}gpu") != before
+    assert redis_sync.hget(keys.STATS, f"{keys.LAST_SEEN}gpu") != before
 
 
 async def test_a_waiting_job_says_that_its_only_worker_is_gone(
@@ -100,6 +100,6 @@ async def test_a_waiting_job_says_that_its_only_worker_is_gone(
 ) -> None:
     assert (await jobs.submit(JOBS[0], b"{}", queue="gpu")).job.message == ""
     gpu.farewell()
-    assert (await jobs.get(JOBS[0])).message == "waits for a GPU worker: none lives"
+    assert (await jobs.get(JOBS[0])).message == "waits for a GPU worker: none is running"
     announce(gpu, "gpu")
     assert (await jobs.get(JOBS[0])).message == ""

@@ -1,49 +1,40 @@
-"""Who works: what /readyz and /v1/models know of the workers.
-
-What must be done now and then, whether or not a worker is left to do it.
-
-What the store knows about the queue, for Prometheus: counters, gauges and histograms.
-"""
+"""What the gateway knows of workers and queues: for readiness, the model list and Prometheus."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import redis.asyncio
 
-from lacuna.contract.errors import StoreUnavailable
 from lacuna.contract.models import WorkerModels
 from service.store import keys
-from service.store.connection import translated
-from service.store.profiles import ProfileStore
-from service.store.queue import JobStore, readable, text_map
+from service.store.connection import outages_translated
+from service.store.queue import readable
 
 
-async def served(client: redis.asyncio.Redis) -> frozenset[keys.QueueName]:
-    """The queues that have a worker, or had one so lately that it may be starting anew.
+async def served_queues(client: redis.asyncio.Redis) -> frozenset[keys.QueueName]:
+    """The queues that have a worker, or had one so recently that it may be restarting.
 
     Raises:
         StoreUnavailable: Redis is away.
     """
-    with translated():
-        fields = [f"{keys.SEEN}{queue}" for queue in keys.QUEUES]
+    with outages_translated():
+        fields = [f"{keys.LAST_SEEN}{queue}" for queue in keys.QUEUES]
         seen = cast("list[bytes | None]", await client.hmget(keys.STATS, fields))
         now = (await client.time())[0] * 1_000_000
     found = zip(keys.QUEUES, seen, strict=True)
     return frozenset(queue for queue, at in found if at and now - int(at) <= keys.STRANDED_US)
 
 
-async def names(client: redis.asyncio.Redis) -> list[str]:
-    """The names of the workers that announced themselves lately, sorted.
+async def live_worker_names(client: redis.asyncio.Redis) -> list[str]:
+    """The names of the workers that announced themselves recently, sorted.
 
     Raises:
         StoreUnavailable: Redis is away.
     """
-    with translated():
+    with outages_translated():
         now = (await client.time())[0] * 1_000_000
         found: set[bytes] = set()
         for queue in keys.QUEUES:
@@ -52,60 +43,18 @@ async def names(client: redis.asyncio.Redis) -> list[str]:
     return sorted(name.decode() for name in found)
 
 
-async def workers(client: redis.asyncio.Redis) -> list[WorkerModels]:
-    """What the workers that announced themselves lately offer, by name.
+async def live_workers(client: redis.asyncio.Redis) -> list[WorkerModels]:
+    """What the workers that announced themselves recently offer, by name.
 
     Raises:
         StoreUnavailable: Redis is away.
     """
-    known = await names(client)
+    known = await live_worker_names(client)
     if not known:
         return []
-    with translated():
+    with outages_translated():
         documents = await client.mget([keys.worker(name) for name in known])
     return readable(WorkerModels, cast("list[bytes | None]", documents))
-
-
-log = logging.getLogger(__name__)
-
-EVICT_SECONDS = 60.0
-
-
-async def keep_house(
-    jobs: JobStore,
-    profiles: ProfileStore,
-    *,
-    lease: float,
-    profile_ttl: float = 0.0,
-    max_profile_bytes: int = 0,
-) -> None:
-    """Sweep expired leases and evict profiles, for ever; a gateway's background task.
-
-    Any number of gateways may do this at the same time.
-
-    Args:
-        jobs: swept every few seconds.
-        profiles: evicted once a minute.
-        lease: the workers' lease in seconds.
-        profile_ttl: seconds after which an unused profile goes; 0 is never.
-        max_profile_bytes: total size beyond which the least recently used go; 0 is no bound.
-    """
-    loop = asyncio.get_running_loop()
-    pause, evict_at = min(5.0, lease / 4), loop.time()
-    while True:
-        try:
-            await jobs.sweep(lease)
-            if loop.time() >= evict_at:
-                evict_at = loop.time() + EVICT_SECONDS
-                gone = await profiles.evict(ttl=profile_ttl, max_bytes=max_profile_bytes)
-                if gone:
-                    log.info("profiles were evicted", extra={"profiles": gone})
-        except StoreUnavailable as error:
-            log.warning("the store is away", extra={"why": error.detail})
-        except Exception:
-            # A fault here must not end the task silently; the next turn may do better.
-            log.exception("housekeeping failed")
-        await asyncio.sleep(pause)
 
 
 COUNTERS: Final[Mapping[str, str]] = {
@@ -169,16 +118,8 @@ class StoreMetrics:
     profile_bytes: int
 
 
-def _histogram(stats: Mapping[str, str], name: str, bounds: tuple[float, ...]) -> Histogram:
-    total, buckets = 0, {}
-    for bound in (*bounds, float("inf")):
-        total += int(stats.get(f"{name}<={bound:g}", 0))
-        buckets[bound] = total
-    return Histogram(buckets, float(stats.get(f"{name}:sum", 0)))
-
-
-async def metrics(client: redis.asyncio.Redis) -> StoreMetrics:
-    """Read them all, in one round trip.
+async def store_metrics(client: redis.asyncio.Redis) -> StoreMetrics:
+    """Counters, gauges and histograms of the queue and the profiles, in one round trip.
 
     Raises:
         StoreUnavailable: Redis is away.
@@ -195,10 +136,10 @@ async def metrics(client: redis.asyncio.Redis) -> StoreMetrics:
             pipe.zrange(keys.ready(queue, high=high), 0, 0, withscores=True)
         pipe.zcard(keys.leased(queue))
         pipe.zrange(keys.workers(queue), 0, -1, withscores=True)
-    with translated():
+    with outages_translated():
         reply = await pipe.execute()
-    (seconds, microseconds), stats = reply[0], text_map(reply[1])
-    now = seconds * 1e6 + microseconds
+    now = reply[0][0] * 1e6 + reply[0][1]
+    stats = {name.decode(): text.decode() for name, text in reply[1].items()}
     rows = [reply[5 + 6 * i : 11 + 6 * i] for i in range(len(keys.QUEUES))]
     return StoreMetrics(
         queues=tuple(_queue(q, row, now) for q, row in zip(keys.QUEUES, rows, strict=True)),
@@ -209,6 +150,14 @@ async def metrics(client: redis.asyncio.Redis) -> StoreMetrics:
         profiles=int(reply[3]),
         profile_bytes=int(reply[4] or 0),
     )
+
+
+def _histogram(stats: Mapping[str, str], name: str, bounds: tuple[float, ...]) -> Histogram:
+    total, buckets = 0, {}
+    for bound in (*bounds, float("inf")):
+        total += int(stats.get(f"{name}<={bound:g}", 0))
+        buckets[bound] = total
+    return Histogram(buckets, float(stats.get(f"{name}:sum", 0)))
 
 
 def _queue(queue: keys.QueueName, row: list[Any], now: float) -> QueueMetrics:

@@ -48,7 +48,7 @@ async def test_what_does_not_match_its_digest_is_not_served(
 
 
 def test_a_monstrous_tokenizer_is_not_stored(redis_sync: redis.Redis) -> None:
-    assert publish_tokenizer(redis_sync, "x" * (profiles.MAX_BYTES + 1)) is None
+    assert publish_tokenizer(redis_sync, "x" * (profiles.MAX_TOKENIZER_BYTES + 1)) is None
     assert list(redis_sync.scan_iter("*tokenizer*")) == []
 
 

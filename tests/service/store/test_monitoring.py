@@ -13,7 +13,7 @@ from lacuna.contract.jobs import Failure
 from lacuna.contract.models import WorkerModels
 from service.store import connection, keys
 from service.store.claims import ClaimStore, Outcome
-from service.store.fleet import COUNTERS, metrics, workers
+from service.store.monitoring import COUNTERS, live_workers, store_metrics
 from service.store.queue import JobStore
 
 
@@ -22,7 +22,7 @@ def name(number: int) -> str:
 
 
 async def test_an_empty_store_counts_nothing(redis_async: redis.asyncio.Redis) -> None:
-    found = await metrics(redis_async)
+    found = await store_metrics(redis_async)
     assert set(found.counters) == set(COUNTERS)
     assert set(found.counters.values()) == {0}
     assert found.wait.count == found.run.count == 0
@@ -38,7 +38,7 @@ async def test_every_event_is_counted(
     for number in range(6):
         await jobs.submit(name(number), b"{}", queue="cpu", high=number == 5)
     await asyncio.sleep(0.02)
-    first = await metrics(redis_async)
+    first = await store_metrics(redis_async)
     cpu = next(q for q in first.queues if q.queue == "cpu")
     assert (cpu.depth, cpu.running) == (6, 0)
     assert 0.02 <= cpu.oldest_seconds < 5
@@ -56,7 +56,7 @@ async def test_every_event_is_counted(
     assert again.job_id == high.job_id
     await asyncio.sleep(0.06)
     claims.expire()
-    found = await metrics(redis_async)
+    found = await store_metrics(redis_async)
     assert found.counters == {
         "submitted": 6, "ended:done": 1, "ended:failed": 2, "ended:cancelled": 1,
         "redeliveries": 1, "lost_leases": 2, "dead": 1, "given_back": 1, "mended": 0,
@@ -75,15 +75,15 @@ async def test_workers_come_and_go(
     facts = WorkerModels(worker="w", device="cuda:0", queue="gpu", warm=["gpt2"], local=[])
     claims = ClaimStore(redis_sync, name="w", queues=["gpu", "cpu"])
     claims.announce(facts, 30)
-    assert await workers(redis_async) == [facts]
-    assert [q.workers for q in (await metrics(redis_async)).queues] == [1, 1]
+    assert await live_workers(redis_async) == [facts]
+    assert [q.workers for q in (await store_metrics(redis_async)).queues] == [1, 1]
     claims.announce(facts, 0.05)
     await asyncio.sleep(0.1)
-    assert await workers(redis_async) == []
-    assert [q.workers for q in (await metrics(redis_async)).queues] == [0, 0]
+    assert await live_workers(redis_async) == []
+    assert [q.workers for q in (await store_metrics(redis_async)).queues] == [0, 0]
     claims.announce(facts, 30)
     claims.farewell()
-    assert await workers(redis_async) == []
+    assert await live_workers(redis_async) == []
 
 
 async def test_jobs_of_a_queue_without_workers_move_after_a_while(
@@ -98,7 +98,7 @@ async def test_jobs_of_a_queue_without_workers_move_after_a_while(
     cpu.expire()
     assert cpu.claim() is None
     monkeypatch.setattr(keys, "STRANDED_US", 1)
-    connection.source.cache_clear()
+    connection.lua_source.cache_clear()
     ClaimStore(redis_sync, name="c", queues=["cpu"]).expire()
-    connection.source.cache_clear()
+    connection.lua_source.cache_clear()
     assert cpu.claim() is not None
