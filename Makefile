@@ -39,11 +39,11 @@ bench: $(VENV)/.dev  ## Print every benchmark's table of ratios
 	@for script in bench/*.py; do echo "== $$script"; $(VENV)/bin/python $$script || exit 1; done
 
 openapi: $(VENV)/.dev  ## Write openapi/openapi.json anew from the app
-	$(VENV)/bin/python -m service.gateway.openapi
+	$(VENV)/bin/python -m service.gateway.write_openapi
 
 examples: $(VENV)/.dev  ## Measure the examples of the API anew, and write the document with them
 	$(VENV)/bin/python docs/api_examples.py
-	$(VENV)/bin/python -m service.gateway.openapi
+	$(VENV)/bin/python -m service.gateway.write_openapi
 
 clean:  ## Remove the environment and everything generated
 	rm -rf $(VENV) build *.egg-info profile.json profile.svg .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,7 +1,7 @@
-"""Logs: one line per event, JSON or text, with the ids of the request and job at hand.
+"""Logs: one line per event, JSON or text, with the ids of the current request and job.
 
-Secrets never reach a line: what the roots register as secret is replaced wherever it would appear,
-in messages, fields and tracebacks alike.
+Secrets never reach a line. What the roots register as secret is replaced in messages, fields and
+tracebacks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MASK: Final = "[secret]"
 
 @contextmanager
 def context(*, request: str | None = None, job: str | None = None) -> Iterator[None]:
-    """Add ids to every line that is logged inside."""
+    """Add ids to every line that is logged within the context."""
     tokens = []
     if request is not None:
         tokens.append((request_id, request_id.set(request)))
@@ -42,11 +42,11 @@ def context(*, request: str | None = None, job: str | None = None) -> Iterator[N
 
 
 class _Formatter(logging.Formatter):
-    """Common to both formats: the fields of a line, without secrets."""
+    """What both formats share: the fields of a line, and the mask for secrets."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         super().__init__()
-        # Short strings would mask half of every line, and aren't secrets worth the name.
+        # Short strings would mask half of every line; no real secret is that short.
         self._secrets = tuple(sorted({s for s in secrets if len(s) >= 6}, key=len, reverse=True))
 
     def masked(self, text: str) -> str:
@@ -56,7 +56,7 @@ class _Formatter(logging.Formatter):
         return text
 
     def fields(self, record: logging.LogRecord) -> dict[str, Any]:
-        """Everything about an event, in the order in which it is written."""
+        """All fields of an event, in the order in which they are written."""
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         fields: dict[str, Any] = {
             "time": moment.replace("+00:00", "Z"),
@@ -103,9 +103,9 @@ def configure(
     style: Literal["json", "text"] = "json",
     secrets: Iterable[str] = (),
 ) -> None:
-    """Send all logs to standard error in one format. Called by the roots alone.
+    """Send all logs, warnings and uncaught exceptions to standard error in one format.
 
-    So are warnings, and what nobody caught: its traceback may show a secret as well.
+    Only the roots call it. Uncaught exceptions are logged because a traceback may show a secret.
 
     Args:
         level: the lowest level that is written.
@@ -120,11 +120,11 @@ def configure(
     logging.captureWarnings(True)
     sys.excepthook = _uncaught
     threading.excepthook = _uncaught_in_thread
-    # A server that was started by its own command has set up lines of its own form.
+    # uvicorn sets up its own format when it is started by its own command.
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = name != "uvicorn.access"  # the gateway writes that
-    # Libraries that tell of every request at level info.
+    # Libraries that log every request at level info.
     for name in ("httpx", "httpcore", "filelock", "urllib3"):
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
 

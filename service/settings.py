@@ -1,7 +1,7 @@
 """All settings of all processes, in one frozen class.
 
-Every field is an environment variable with the prefix `LACUNA_`. Settings are built only in the
-roots (`service.terminal`, `service.gateway.app.create_app`'s factory, `workers.__main__`) and handed down.
+Every field is an environment variable with the prefix `LACUNA_`. Only the roots build settings
+(`service.terminal`, `service.gateway.app.factory`, `workers.__main__`), and hand them down.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Settings(BaseSettings):
     """SHA-256 hex digests or plain keys, comma separated; 64 hex digits are taken for a digest.
     Required beyond loopback."""
     allow_anonymous: bool = False
-    """Serve without keys beyond loopback all the same."""
+    """Serve beyond loopback without keys."""
     allowed_models: StringList = ("*",)
     """Patterns (fnmatch) that a model id must match."""
     max_body_bytes: int = Field(default=8_000_000, ge=1_000)
@@ -66,10 +66,10 @@ class Settings(BaseSettings):
     max_queued: int = Field(default=10_000, ge=1)
     """Waiting jobs beyond which a new one is refused with 429."""
     max_cost: float = Field(default=1e14, gt=0)
-    """Bound on a request's multiply-adds (`lacuna.contract.profile_requests`) while CPU workers alone live,
-    checked before queueing. The default is about an hour and a half of one core."""
+    """Most multiply-adds of a request (`lacuna.contract.profile_requests.cost`) while only CPU
+    workers run. The default takes one core about an hour and a half."""
     max_cost_gpu: float = Field(default=2e17, gt=0)
-    """The same while a GPU worker lives: requests then go to the GPU queue."""
+    """The same while a GPU worker runs: requests then go to the GPU queue."""
     max_wait_seconds: float = Field(default=60.0, gt=0)
     """Longest `Prefer: wait`."""
     resolve_ttl: float = Field(default=3_600.0, gt=0)
@@ -79,20 +79,21 @@ class Settings(BaseSettings):
 
     # Queue
     lease_seconds: float = Field(default=45.0, gt=0)
-    """Silence of a worker after which another takes its job."""
+    """Seconds without a sign of life from a worker after which another worker takes its job."""
     max_attempts: int = Field(default=3, ge=1, le=100)
-    """Workers that may be lost over one job before it fails with `worker_lost`."""
+    """Workers that one job may lose before it fails with `worker_lost`."""
     job_ttl: float = Field(default=7 * 86_400.0, gt=0)
     """Seconds for which the record of a finished job is kept."""
     max_finished_jobs: int = Field(default=20_000, ge=1)
-    """Records of finished jobs that are kept of each end (done, failed, cancelled): the latest. One
-    takes about 1 kB. A cached request whose record went is queued again, and found by a worker."""
+    """How many records of finished jobs are kept of each end (done, failed, cancelled). A record
+    takes about 1 kB. A request without a record is queued again, and its worker finds the
+    profile."""
     profile_ttl: float = Field(default=0.0, ge=0)
     """Seconds after which an unused profile is dropped; 0 is never."""
     max_profile_bytes: int = Field(default=0, ge=0)
-    """Total size of profiles beyond which the least recently used are dropped; 0 is no bound."""
+    """Total bytes of profiles beyond which the least recently used are dropped; 0 is no bound."""
     grace_seconds: float = Field(default=20.0, ge=0)
-    """What a worker may use to finish its job after SIGTERM."""
+    """Seconds that a worker may take to finish its job after SIGTERM."""
     eviction_policy_check: Literal["refuse", "warn"] = "refuse"
     """What to do when Redis evicts keys under memory pressure."""
 
@@ -102,7 +103,7 @@ class Settings(BaseSettings):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where a worker computes; auto is CUDA where there is a GPU."""
     torch_threads: int = Field(default=1, ge=1, le=256)
-    """Threads of torch in each worker; never more in all than free cores."""
+    """Threads of torch in each worker; all workers together should have no more than free cores."""
     model_cache_bytes: int = Field(default=8_000_000_000, ge=0)
     """Bytes of models that a worker keeps loaded between jobs."""
     max_model_layers: int = Field(default=512, ge=1)
@@ -128,7 +129,7 @@ class Settings(BaseSettings):
     @field_validator("data_dir", "model_dir", "corpus_dir")
     @classmethod
     def _whole_path(cls, path: Path | None) -> Path | None:
-        """As a shell would have it, and the same for children that run in another folder."""
+        """Absolute, with `~` expanded: child processes may run in another folder."""
         try:
             return None if path is None else path.expanduser().absolute()
         except RuntimeError as error:
@@ -138,7 +139,7 @@ class Settings(BaseSettings):
     @classmethod
     def _an_address(cls, url: SecretStr | None) -> SecretStr | None:
         if url is not None and not _is_store(url.get_secret_value()):
-            raise ValueError(  # without the address: what is wrong with it may be the password
+            raise ValueError(  # without the address, which may hold the password
                 "this is not redis://[[user]:password@]host[:port][/number], rediss://... or "
                 "unix:///path; write / ? # @ : in a password as %2F %3F %23 %40 %3A"
             )
@@ -157,7 +158,7 @@ class Settings(BaseSettings):
         if self.host not in _LOOPBACK and not self.api_keys and not self.allow_anonymous:
             raise ValueError(
                 f"host {self.host} is reachable from outside: set LACUNA_API_KEYS, "
-                "or LACUNA_ALLOW_ANONYMOUS=true if that is what you want"
+                "or LACUNA_ALLOW_ANONYMOUS=true to serve it without keys"
             )
         return self
 
@@ -173,14 +174,14 @@ class Settings(BaseSettings):
 
     @property
     def store_url(self) -> str:
-        """Address of the store, embedded or not."""
+        """URL of the store, embedded or not."""
         if self.redis_url is not None:
             return self.redis_url.get_secret_value()
         return f"unix://{quote(str(self.socket_path))}"
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What no log may show: keys, the hub's token, the store's password as sent and as set."""
+        """What no log may show: keys, the hub's token, the store's password, encoded and plain."""
         found = list(self.api_keys)
         if self.hub_token is not None:
             found.append(self.hub_token.get_secret_value())
@@ -192,7 +193,7 @@ class Settings(BaseSettings):
         return tuple(found)
 
     def environment(self) -> dict[str, str]:
-        """These settings as environment variables, to configure a child process alike."""
+        """These settings as environment variables, to configure a child process the same way."""
         values = {name: getattr(self, name) for name in self.model_fields_set}
         return {
             f"LACUNA_{name.upper()}": _as_text(value)
@@ -202,7 +203,7 @@ class Settings(BaseSettings):
 
 
 def _is_store(url: str) -> bool:
-    """Whether it is an address of a Redis server, as far as its text tells."""
+    """Whether a text has the form of a Redis URL."""
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018 - raises when it is no number

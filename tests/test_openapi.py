@@ -32,7 +32,7 @@ def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def test_the_stored_document_is_up_to_date() -> None:
     fresh = openapi.text(create_app(Settings()))
-    assert fresh == STORED.read_text(), "run `python -m service.gateway.openapi`"
+    assert fresh == STORED.read_text(), "run `python -m service.gateway.write_openapi`"
 
 
 def test_the_document_is_valid(document: dict[str, Any]) -> None:

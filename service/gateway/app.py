@@ -1,4 +1,8 @@
-"""The gateway: `create_app(settings)` puts stores, use cases, middleware and routes together."""
+"""The gateway: `create_app(settings)` puts stores, use cases, middleware and routes together.
+
+A request passes the middleware of `edge`, then a route, then a use case of `service.answers`, which
+reads and writes the store.
+"""
 
 from __future__ import annotations
 
@@ -6,57 +10,41 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 from fastapi import Depends, FastAPI
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
-from lacuna.contract.errors import LacunaError, StoreUnavailable
+from lacuna.contract.errors import StoreUnavailable
 from service import logs
+from service.answers import placements
 from service.answers.placements import TokenCounts
 from service.answers.profiles import Policy, Profiles
-from service.gateway import openapi
-from service.gateway.bodies import BodyInvalid, BodyTooSlow, MediaTypeRefused, known_once
+from service.gateway import openapi, problems
+from service.gateway.bodies import known_parameters
 from service.gateway.dependencies import Pool, Services, State
-from service.gateway.edge import BodyLimit, CachedProfiles, Edge, Keys
+from service.gateway.edge import ApiKeys, BodyLimit, CachedProfiles, Edge
 from service.gateway.metrics import Metrics
-from service.gateway.problems import (
-    on_body_invalid,
-    on_body_too_slow,
-    on_http_exception,
-    on_invalid,
-    on_lacuna_error,
-    on_media_type,
-)
-from service.gateway.representations import Memory
-from service.gateway.routes import (
-    comparisons,
-    health,
-    jobs,
-    models,
-    page,
-    placements,
-    problem_types,
-    profiles,
-    rollouts,
-)
+from service.gateway.representations import RepresentationCache, Representations
+from service.gateway.routes import jobs, page, profiles, rollouts, status
+from service.gateway.routes import placements as placement_routes
 from service.settings import Settings
 from service.store.connection import (
+    cancel_tasks,
     connect_async,
     durability_problem,
-    end,
+    outages_translated,
     policy_problem,
-    translated,
 )
-from service.store.fleet import keep_house
 from service.store.profiles import ProfileStore, TokenizerStore
 from service.store.queue import JobStore
 
 log = logging.getLogger("lacuna.api")
-_READERS = 2
+_READING_THREADS = 2
+EVICT_SECONDS = 60.0
+"""How often profiles are evicted."""
 DESCRIPTION = (
     "Measures and predicts where in a prompt a language model listens, and where it does not. "
     "Errors are problem documents (RFC 9457) with a stable `code`."
@@ -73,23 +61,31 @@ class Gateway(FastAPI):
         return self.openapi_schema
 
 
+def factory() -> Gateway:
+    """For `uvicorn --factory service.gateway.app:factory`: a root, so it reads the environment."""
+    settings = Settings()
+    logs.configure(settings.log_level, settings.log_format, settings.secrets)
+    return create_app(settings)
+
+
 def create_app(settings: Settings) -> Gateway:
     """The gateway as an ASGI application. Connects to nothing until a request needs it."""
-    metrics, memory = Metrics(), Memory()
+    metrics, cache = Metrics(), RepresentationCache()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[State]:
-        services = _services(settings, metrics, memory)
-        house = None
+        services = _services(settings, metrics, cache)
+        housekeeping = None
         try:
             await _check_policy(services)
-            house = asyncio.create_task(_keep_house(services), name="housekeeping")
+            housekeeping = asyncio.create_task(_keep_house(services), name="housekeeping")
             yield {"services": services}
         finally:
-            if house is not None:
-                await end([house])
+            if housekeeping is not None:
+                await cancel_tasks([housekeeping])
             await services.profiles.jobs.close()
-            services.close()
+            for pool in services.pools:
+                pool.close()
             await services.client.aclose()
 
     app = Gateway(
@@ -101,43 +97,75 @@ def create_app(settings: Settings) -> Gateway:
         redoc_url=None,
         redirect_slashes=False,
         lifespan=lifespan,
-        # Our own metrics and logs say the same, and know about routes answered before routing.
+        # Our own metrics and logs say the same, and know about answers given before routing.
         telemetry={"tracing": False, "metrics": False, "logs": False},
         middleware=[
             Middleware(Edge, metrics=metrics),
             Middleware(
-                Keys,
+                ApiKeys,
                 keys=settings.api_keys,
                 per_minute=settings.rate_limit_per_minute,
                 metrics=metrics,
             ),
             Middleware(BodyLimit, limit=settings.max_body_bytes),
-            Middleware(CachedProfiles, memory=memory, metrics=metrics),
+            Middleware(CachedProfiles, cache=cache, metrics=metrics),
         ],
-        exception_handlers={
-            LacunaError: on_lacuna_error,
-            BodyInvalid: on_body_invalid,
-            BodyTooSlow: on_body_too_slow,
-            MediaTypeRefused: on_media_type,
-            RequestValidationError: on_invalid,
-            HTTPException: on_http_exception,
-        },
+        exception_handlers=problems.HANDLERS,
     )
-    for routes in (
-        profiles,
-        jobs,
-        rollouts,
-        placements,
-        comparisons,
-        models,
-        health,
-        problem_types,
+    for router in (
+        profiles.router,
+        jobs.router,
+        rollouts.router,
+        placement_routes.router,
+        profiles.comparisons,
+        status.router,
+        problems.router,
     ):
-        app.include_router(routes.router, dependencies=[Depends(known_once)])
-    # The page's own address may carry what only its script reads.
+        app.include_router(router, dependencies=[Depends(known_parameters)])
+    # The address of the page may carry parameters that only its script reads.
     app.include_router(page.router)
-    openapi.mount(app)
+    openapi.mount_docs(app)
     return app
+
+
+def _services(settings: Settings, metrics: Metrics, cache: RepresentationCache) -> Services:
+    client = connect_async(settings.store_url)
+    jobs_store = JobStore(
+        client,
+        max_queued=settings.max_queued,
+        resolve_ttl=settings.resolve_ttl,
+        job_ttl=settings.job_ttl,
+        max_finished=settings.max_finished_jobs,
+        max_attempts=settings.max_attempts,
+    )
+    profile_store = ProfileStore(client, job_ttl=settings.job_ttl)
+    policy = Policy(settings.allowed_models, settings.max_cost, settings.max_cost_gpu)
+    use_cases = Profiles(jobs=jobs_store, store=profile_store, client=client, policy=policy)
+    rollout_pool = Pool("rollouts", settings.theory_threads)
+    placement_pool = Pool("placements", settings.theory_threads)
+    reading_pool = Pool("reading", _READING_THREADS)
+    # One thread: a parser holds the interpreter lock, and two would take turns without ever letting
+    # the event loop in.
+    parsing_pool = Pool("parsing", 1)
+    return Services(
+        settings=settings,
+        client=client,
+        profiles=use_cases,
+        place=partial(
+            placements.answer,
+            profiles=use_cases,
+            counter=TokenCounts(TokenizerStore(client)),
+            compute=placement_pool.run,
+        ),
+        # Shared caches may keep profiles only while every caller may read them.
+        representations=Representations(
+            use_cases.load, reading_pool.run, cache, private=bool(settings.api_keys)
+        ),
+        metrics=metrics,
+        rollout_pool=rollout_pool,
+        parsing_pool=parsing_pool,
+        pools=[rollout_pool, placement_pool, reading_pool, parsing_pool],
+    )
 
 
 async def _keep_house(services: Services) -> None:
@@ -151,14 +179,51 @@ async def _keep_house(services: Services) -> None:
     )
 
 
+async def keep_house(
+    jobs: JobStore,
+    profiles: ProfileStore,
+    *,
+    lease: float,
+    profile_ttl: float = 0.0,
+    max_profile_bytes: int = 0,
+) -> None:
+    """Sweep expired leases and evict profiles until cancelled; the gateway's background task.
+
+    Any number of gateways may do this at the same time.
+
+    Args:
+        jobs: swept every few seconds.
+        profiles: evicted once a minute.
+        lease: the workers' lease in seconds.
+        profile_ttl: seconds after which an unused profile goes; 0 is never.
+        max_profile_bytes: total size beyond which the least recently used go; 0 is no bound.
+    """
+    loop = asyncio.get_running_loop()
+    pause, evict_at = min(5.0, lease / 4), loop.time()
+    while True:
+        try:
+            await jobs.sweep(lease)
+            if loop.time() >= evict_at:
+                evict_at = loop.time() + EVICT_SECONDS
+                gone = await profiles.evict(ttl=profile_ttl, max_bytes=max_profile_bytes)
+                if gone:
+                    log.info("profiles were evicted", extra={"profiles": gone})
+        except StoreUnavailable as error:
+            log.warning("the store is away", extra={"why": error.detail})
+        except Exception:
+            # An error here must not end the task silently; the next turn may succeed.
+            log.exception("housekeeping failed")
+        await asyncio.sleep(pause)
+
+
 async def _check_policy(services: Services) -> None:
-    """Refuse, or warn of, a server that drops our keys; one that is away now is checked by workers.
+    """Refuse a server that drops our keys, or warn. Workers check one that is away now.
 
     Raises:
         StoreUnavailable: the policy is one of `allkeys-*` and the settings say "refuse".
     """
     try:
-        with translated():
+        with outages_translated():
             info = await services.client.info()
     except StoreUnavailable as error:
         log.warning("the store is away", extra={"why": error.detail})
@@ -169,41 +234,3 @@ async def _check_policy(services: Services) -> None:
         log.warning(found)
     if found := durability_problem(info):
         log.warning(found)
-
-
-def factory() -> Gateway:
-    """For `uvicorn --factory service.gateway.app:factory`: a root, so it reads the environment."""
-    settings = Settings()
-    logs.configure(settings.log_level, settings.log_format, settings.secrets)
-    return create_app(settings)
-
-
-def _services(settings: Settings, metrics: Metrics, memory: Memory) -> Services:
-    client = connect_async(settings.store_url)
-    jobs_store = JobStore(
-        client,
-        max_queued=settings.max_queued,
-        resolve_ttl=settings.resolve_ttl,
-        job_ttl=settings.job_ttl,
-        max_finished=settings.max_finished_jobs,
-        max_attempts=settings.max_attempts,
-    )
-    return Services(
-        settings=settings,
-        client=client,
-        profiles=Profiles(
-            jobs=jobs_store,
-            store=ProfileStore(client, job_ttl=settings.job_ttl),
-            client=client,
-            policy=Policy(settings.allowed_models, settings.max_cost, settings.max_cost_gpu),
-        ),
-        tokens=TokenCounts(TokenizerStore(client)),
-        memory=memory,
-        metrics=metrics,
-        theory=Pool("theory", settings.theory_threads),
-        placing=Pool("placing", settings.theory_threads),
-        reading=Pool("reading", _READERS),
-        # One thread: a parser keeps the interpreter to itself, and two would take turns without
-        # ever letting the event loop in.
-        bodies=Pool("bodies", 1),
-    )

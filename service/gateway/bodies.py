@@ -1,13 +1,12 @@
-"""JSON bodies, parsed from the raw bytes: what the framework's own parser lets through is refused.
+"""Request bodies and query parameters, checked more strictly than the framework does.
 
 FastAPI parses with `json.loads`, which takes NaN, lone surrogates and duplicate keys, and answers
 bytes that are not UTF-8 with a server error. Here pydantic's parser (RFC 8259 only, bounded
-nesting) reads the bytes, and a second pass refuses objects that give one key twice. Long bodies
-are read in a thread, after `json_bounds` has counted what they hold.
+nesting) reads the bytes, and a second pass refuses objects that give one key twice. Long bodies are
+parsed in a thread, after `lacuna.contract.validation` has counted what they hold.
 
-Query parameters that a route does not have are refused, as unknown fields of a body are.
-
-A misspelt one would else be a silent default.
+Unknown query parameters are refused like unknown fields of a body: a misspelt one would silently
+leave the default.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from service.gateway.dependencies import Pool
 
 BodyModel = TypeVar("BodyModel", bound=BaseModel)
 REQUEST_MODELS: set[type[BaseModel]] = set()
-"""Every model that is read here; the OpenAPI document takes their schemas from this set."""
+"""Every model of a body; the OpenAPI document takes their schemas from here."""
 _MAX_ERRORS = 100
-"""More are neither told nor counted."""
+"""Faults of one body that are reported."""
 
 
 class MediaTypeRefused(Exception):
-    """The body is not declared to be JSON, or to be encoded."""
+    """The body is declared as something other than plain JSON."""
 
     def __init__(self, field: str, detail: str) -> None:
         super().__init__(detail)
@@ -45,7 +44,7 @@ class MediaTypeRefused(Exception):
 
 
 class BodyTooSlow(Exception):
-    """The body does not arrive."""
+    """The body did not arrive in time."""
 
 
 class BodyInvalid(Exception):
@@ -69,7 +68,7 @@ def body_of(model: type[BodyModel]) -> Callable[[Request], Awaitable[BodyModel]]
         raw = await request.body()
         if len(raw) <= validation.SMALL_BYTES:
             return parse(model, raw)
-        pool: Pool = request.state.services.bodies
+        pool: Pool = request.state.services.parsing_pool
         return await pool.run(parse, model, raw)
 
     return read
@@ -96,31 +95,31 @@ def parse(model: type[BodyModel], raw: bytes) -> BodyModel:
         if errors[0]["type"] == "json_invalid":
             _refuse(errors[0]["msg"].removeprefix("Invalid JSON: "))
         document = from_json(validation.without_numbers(raw), allow_inf_nan=True)
-        raise BodyInvalid([_told(e, model, document) for e in errors[:_MAX_ERRORS]]) from None
+        raise BodyInvalid([_reported(e, model, document) for e in errors[:_MAX_ERRORS]]) from None
     try:
         # The bytes are valid JSON of bounded depth by now, so this cannot fail otherwise.
         json.loads(validation.without_numbers(raw), object_pairs_hook=_unique)
     except _Duplicate as error:
-        raise InvalidRequest(f"the key is given twice: {error}", field=str(error)) from None
+        raise InvalidRequest(f"the key {error} is given twice", field=str(error)) from None
     return value
 
 
-def _told(error: Mapping[str, Any], model: type[BaseModel], document: Any) -> dict[str, Any]:
-    """An item of pydantic's list, in the caller's terms."""
+def _reported(error: Mapping[str, Any], model: type[BaseModel], document: Any) -> dict[str, Any]:
+    """An item of pydantic's list, with the path and the words that the caller knows."""
     path, value = _path(error, document)
-    told = {**error, "loc": path}
+    item = {**error, "loc": path}
     if error["type"] == "extra_forbidden":
-        told["msg"] = validation.unknown_field(model, error["loc"])
+        item["msg"] = validation.unknown_field(model, error["loc"])
     if validation.is_choice(str(error["type"])):
-        told["input"] = value
-    return told
+        item["input"] = value
+    return item
 
 
 def _path(error: Mapping[str, Any], document: Any) -> tuple[tuple[str | int, ...], Any]:
-    """The location as the caller knows it, and what stands there.
+    """The location as the caller knows it, and the value there.
 
-    Pydantic also names the members of unions in it. Numbers are always places in a list, which may
-    have been left empty.
+    Pydantic's own location also names members of unions. A number is always an index of a list,
+    which may have been left empty.
     """
     path: list[str | int] = []
     value = document
@@ -173,11 +172,11 @@ def _is_json(content_type: str | None) -> bool:
     )
 
 
-async def known_once(request: Request) -> None:
-    """A dependency of every route of the API: each parameter is known, and given once.
+async def known_parameters(request: Request) -> None:
+    """A dependency of every route of the API: each query parameter is known and given once.
 
     Raises:
-        RequestValidationError: which are not.
+        RequestValidationError: lists those that are not.
     """
     if not request.scope["query_string"]:
         return
@@ -187,7 +186,7 @@ async def known_once(request: Request) -> None:
         if name not in names:
             message = validation.unknown_parameter(name, names)
         elif times > 1:
-            message = f"given {times} times, may be given once"
+            message = f"is given {times} times; give it once"
         else:
             continue
         faults.append({"type": "query", "loc": ("query", name), "msg": message})

@@ -1,9 +1,7 @@
-"""Pure ASGI middleware, from the outside in: Edge, `access.Keys`, BodyLimit, CachedProfiles.
+"""Pure ASGI middleware, from the outside in: Edge, ApiKeys, BodyLimit, CachedProfiles.
 
-None of the framework's own is used: `BaseHTTPMiddleware` and `GZipMiddleware` cost more than the
+None of it is the framework's own. `BaseHTTPMiddleware` and `GZipMiddleware` cost more than a cached
 answer, and Starlette's body limit (FastAPI's `max_body_size`) answers in plain text.
-
-Who may call, and how often: API keys and the rate limit, as pure ASGI middleware.
 """
 
 from __future__ import annotations
@@ -27,15 +25,20 @@ from service import logs
 from service.gateway.bodies import BodyTooSlow
 from service.gateway.metrics import Metrics
 from service.gateway.problems import problem
-from service.gateway.representations import Conditions, Memory, choose, send_representation
+from service.gateway.representations import (
+    Conditions,
+    RepresentationCache,
+    choose,
+    send_representation,
+)
 
 log = logging.getLogger("lacuna.api")
 
 CLIENT_LEFT = 499
-"""What is counted and logged where nobody is left to send a status to."""
+"""Counted and logged as the status when the client left before the answer."""
 MAX_HEADERS = 32_768
 MAX_TARGET = 8_192
-"""Bytes of all header fields together, and of path and query: the parser below has no bound."""
+"""Bytes of all header fields together, and of path and query; the server's parser has no bound."""
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._\-]{1,64}")
 _SECURITY = [
     (b"x-content-type-options", b"nosniff"),
@@ -45,13 +48,19 @@ _SECURITY = [
 ]
 _POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 _CALLER_DIGITS = 12
-"""So much of a key's digest tells callers apart in the log."""
+"""How much of a key's digest the log shows, to tell callers apart."""
+PUBLIC = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
+PUBLIC_PREFIXES = ("/docs/", "/assets/", "/problems/")
+"""Answered without a key: nothing there depends on the caller."""
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_MAX_BUCKETS = 10_000
+"""Callers whose rate is remembered; the one seen longest ago goes first."""
 _PROFILE = re.compile(r"/v1/profiles/([0-9a-f]{32})(?:\.(json|csv|svg|png))?")
 PROFILE_ROUTE = "/v1/profiles/{profile_id}"
 
 
 class Edge:
-    """Request id, security headers, HEAD, metrics, access log, and the last word on exceptions."""
+    """Request id, security headers, HEAD, metrics, access log, and an answer for any exception."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app = app
@@ -69,8 +78,8 @@ class Edge:
         head = method == "HEAD" and not scope["path"].endswith("/events")
         inner = {**scope, "method": "GET"} if head else scope
         started = time.perf_counter()
-        # Not taken back at the end: a request has a context of its own, and what the server itself
-        # says of it belongs to it as well.
+        # Not reset at the end: a request has its own context, and what the server itself logs about
+        # it belongs to it as well.
         logs.request_id.set(request_id)
         logs.job_id.set("")
         reply = _Reply(send, request_id, head=head)
@@ -83,7 +92,7 @@ class Edge:
 
     async def _answer(self, scope: Scope, receive: Receive, reply: _Reply) -> None:
         try:
-            # Before anything reads them: what a header costs must not depend on its sender.
+            # Before anything reads them, so that a sender cannot make a header expensive.
             if (refusal := _too_long(scope)) is not None:
                 await refusal(scope, receive, reply)
                 return
@@ -91,9 +100,9 @@ class Edge:
         except ClientDisconnect:
             reply.status = reply.status or CLIENT_LEFT
         except asyncio.CancelledError:
-            # The server stops, and what still waits must say so: its own word would be a 500.
+            # The server stops. Requests that still wait must say so; the server would answer 500.
             if not reply.status:
-                detail = "this gateway is stopping; ask again, the job goes on"
+                detail = "this gateway is stopping; ask again, the job continues"
                 close = {"Connection": "close"}
                 refusal = problem(scope, "not_ready", detail, retry_after=1.0, headers=close)
                 await refusal(scope, receive, reply)
@@ -102,12 +111,12 @@ class Edge:
             log.exception("unhandled error")
             if reply.status:
                 raise
-            detail = "Lacuna failed; its log under this request id says how"
+            detail = "an internal error; the service's log has it under this request id"
             await problem(scope, "internal_error", detail)(scope, receive, reply)
 
 
 class _Reply:
-    """Sends what leaves, with the headers that every answer has, and notes its status."""
+    """Sends an answer with the headers that every answer has, and notes its status."""
 
     def __init__(self, send: Send, request_id: str, *, head: bool) -> None:
         self._send, self._request_id, self._head = send, request_id, head
@@ -123,7 +132,7 @@ class _Reply:
 
 
 def _too_long(scope: Scope) -> Response | None:
-    """A refusal of a request whose head is longer than any that is meant."""
+    """A refusal of a request whose address or header fields are too long, else None."""
     close = {"Connection": "close"}
     if len(scope["path"]) + len(scope["query_string"]) > MAX_TARGET:
         detail = f"the address exceeds {MAX_TARGET} bytes"
@@ -135,11 +144,12 @@ def _too_long(scope: Scope) -> Response | None:
 
 
 def _log_access(scope: Scope, method: str, status: int, seconds: float) -> None:
-    # What leaves from memory is counted, and logged for who debugs: a line would cost as much.
+    # Answers from the cache are counted, but logged only for debugging: a line costs as much as
+    # the answer.
     level = logging.DEBUG if "lacuna.route" in scope else logging.INFO
     if not log.isEnabledFor(level):
         return
-    # Never the path or the query: they are the caller's, and may hold anything.
+    # Never the path or the query: they come from the caller and may hold anything.
     route = _route(scope)
     fields = {"method": method[:16], "route": route, "status": status}
     fields["milliseconds"] = round(seconds * 1e3, 3)
@@ -163,99 +173,18 @@ def _headers(given: Sequence[tuple[bytes, bytes]], request_id: str) -> list[tupl
 
 
 def _route(scope: Scope) -> str:
-    """The template of the route that answered: a bounded set, unlike paths."""
+    """The template of the route that answered; templates are few, unlike paths."""
     known = scope.get("lacuna.route")
     if known is None:
         known = getattr(scope.get("route"), "path", None)
     return known or "unmatched"
 
 
-class BodyLimit:
-    """Refuses bodies above a size, at once when the length is declared, and those that stall.
+class ApiKeys:
+    """API keys, and the rate limit per key.
 
     Args:
-        limit: bytes.
-        pause: seconds within which the next part has to arrive.
-        seconds: within which all of it has to.
-    """
-
-    def __init__(
-        self, app: ASGIApp, limit: int, pause: float = 10.0, seconds: float = 60.0
-    ) -> None:
-        self.app = app
-        self.limit = limit
-        self.pause = pause
-        self.seconds = seconds
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse, or pass on and count what is read."""
-        if scope["type"] != "http" or scope["method"] == "GET":
-            await self.app(scope, receive, send)
-            return
-        detail = f"the body exceeds {self.limit} bytes"
-        declared = next((v for n, v in scope["headers"] if n == b"content-length"), b"0")
-        if declared.isdigit() and int(declared[:20]) > self.limit:
-            refusal = problem(scope, "payload_too_large", detail, errors=[("body", detail)])
-            await refusal(scope, receive, send)
-            return
-        read, more = 0, True
-        end = time.monotonic() + self.seconds
-
-        async def counted() -> Message:
-            nonlocal read, more
-            # After the body comes nothing but the end of the connection, however long it takes.
-            patience = min(self.pause, max(0.0, end - time.monotonic())) if more else None
-            try:
-                async with asyncio.timeout(patience):
-                    message = await receive()
-            except TimeoutError:
-                raise BodyTooSlow from None
-            if message["type"] == "http.request":
-                more = message.get("more_body", False)
-                read += len(message.get("body", b""))
-                if read > self.limit:
-                    raise PayloadTooLarge(detail, field="body")
-            return message
-
-        await self.app(scope, counted, send)
-
-
-class CachedProfiles:
-    """Answers a profile that this process holds, before routing."""
-
-    def __init__(self, app: ASGIApp, memory: Memory, metrics: Metrics) -> None:
-        self.app = app
-        self.memory = memory
-        self.metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer from memory, or pass on."""
-        if scope["type"] == "http" and scope["method"] == "GET" and not scope["query_string"]:
-            found = _PROFILE.fullmatch(scope["path"])
-            if found is not None:
-                conditions = Conditions.of(scope)
-                form = found[2] or choose(conditions.accept)
-                kept = self.memory.get((found[1], form, None)) if form else None
-                if kept is not None:
-                    scope["lacuna.route"] = PROFILE_ROUTE
-                    self.metrics.memory_hits.inc()
-                    await send_representation(scope, send, kept, conditions)
-                    return
-        await self.app(scope, receive, send)
-
-
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-_MAX_BUCKETS = 10_000
-PUBLIC = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
-PUBLIC_PREFIXES = ("/docs/", "/assets/", "/problems/")
-"""Answered without a key: nothing there depends on who asks."""
-
-
-class Keys:
-    """API keys and the rate limit per key.
-
-    Args:
-        keys: SHA-256 digests in hex, or plain keys; none means that everybody may call.
+        keys: SHA-256 digests in hex, or plain keys; without any, every caller is allowed.
         per_minute: requests per key, or per address without keys; 0 is no limit.
     """
 
@@ -268,7 +197,7 @@ class Keys:
         self.metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse, or pass on with the owner noted."""
+        """Refuse, or pass the request on with the owner noted in its scope."""
         if scope["type"] != "http" or is_public(scope["path"]):
             await self.app(scope, receive, send)
             return
@@ -277,7 +206,7 @@ class Keys:
             owner = self._owner(scope)
             if owner is None:
                 self.metrics.refused.labels("unauthorized").inc()
-                detail = "an API key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"
+                detail = "an API key is required: Authorization: Bearer KEY, or X-API-Key: KEY"
                 await problem(scope, "unauthorized", detail)(scope, receive, send)
                 return
         scope["lacuna.owner"] = owner
@@ -292,7 +221,7 @@ class Keys:
         await self.app(scope, receive, send)
 
     def _owner(self, scope: Scope) -> str | None:
-        """The digest of the presented key if it is known. Every known key is compared."""
+        """The digest of the presented key if it is known; compares with every key."""
         presented = _presented(scope)
         if presented is None:
             return None
@@ -302,7 +231,7 @@ class Keys:
 
 
 def is_public(path: str) -> bool:
-    """Whether a path is answered without a key."""
+    """Whether a path is answered without an API key."""
     return path in PUBLIC or path.startswith(PUBLIC_PREFIXES)
 
 
@@ -322,14 +251,18 @@ def _presented(scope: Scope) -> bytes | None:
 
 
 class RateLimiter:
-    """A token bucket per caller, in this process: N gateway processes allow N times as much."""
+    """A token bucket per caller. N gateway processes allow N times the rate.
+
+    Args:
+        per_minute: requests.
+    """
 
     def __init__(self, per_minute: int) -> None:
         self.per_minute = per_minute
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, caller: str, now: float | None = None) -> float:
-        """Take one token; 0 when there was one, else the seconds until there is."""
+        """Take one token; returns 0, or without a token the seconds until there is one."""
         now = time.monotonic() if now is None else now
         level, since = self._buckets.pop(caller, (float(self.per_minute), now))
         level = min(float(self.per_minute), level + (now - since) * self.per_minute / 60)
@@ -338,3 +271,77 @@ class RateLimiter:
         if len(self._buckets) > _MAX_BUCKETS:
             self._buckets.popitem(last=False)
         return wait
+
+
+class BodyLimit:
+    """Refuses bodies that are too large, at once when the length is declared, or too slow.
+
+    Args:
+        limit: bytes.
+        pause: seconds within which the next part has to arrive.
+        seconds: seconds within which the whole body has to arrive.
+    """
+
+    def __init__(
+        self, app: ASGIApp, limit: int, pause: float = 10.0, seconds: float = 60.0
+    ) -> None:
+        self.app = app
+        self.limit = limit
+        self.pause = pause
+        self.seconds = seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse, or pass the request on and count what is read of its body."""
+        if scope["type"] != "http" or scope["method"] == "GET":
+            await self.app(scope, receive, send)
+            return
+        detail = f"the body exceeds {self.limit} bytes"
+        declared = next((v for n, v in scope["headers"] if n == b"content-length"), b"0")
+        if declared.isdigit() and int(declared[:20]) > self.limit:
+            refusal = problem(scope, "payload_too_large", detail, errors=[("body", detail)])
+            await refusal(scope, receive, send)
+            return
+        read, more = 0, True
+        end = time.monotonic() + self.seconds
+
+        async def counted() -> Message:
+            nonlocal read, more
+            # After the body, only the end of the connection can come, and may take its time.
+            allowed = min(self.pause, max(0.0, end - time.monotonic())) if more else None
+            try:
+                async with asyncio.timeout(allowed):
+                    message = await receive()
+            except TimeoutError:
+                raise BodyTooSlow from None
+            if message["type"] == "http.request":
+                more = message.get("more_body", False)
+                read += len(message.get("body", b""))
+                if read > self.limit:
+                    raise PayloadTooLarge(detail, field="body")
+            return message
+
+        await self.app(scope, counted, send)
+
+
+class CachedProfiles:
+    """Answers a profile from the cache of this process, before routing."""
+
+    def __init__(self, app: ASGIApp, cache: RepresentationCache, metrics: Metrics) -> None:
+        self.app = app
+        self.cache = cache
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer from the cache, or pass the request on."""
+        if scope["type"] == "http" and scope["method"] == "GET" and not scope["query_string"]:
+            found = _PROFILE.fullmatch(scope["path"])
+            if found is not None:
+                conditions = Conditions.of(scope)
+                form = found[2] or choose(conditions.accept)
+                kept = self.cache.get((found[1], form, None)) if form else None
+                if kept is not None:
+                    scope["lacuna.route"] = PROFILE_ROUTE
+                    self.metrics.cache_hits.inc()
+                    await send_representation(scope, send, kept, conditions)
+                    return
+        await self.app(scope, receive, send)

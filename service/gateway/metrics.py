@@ -1,9 +1,8 @@
-"""Prometheus metrics of the gateway. Labels are bounded: routes by template, never by path.
+"""Prometheus metrics: this gateway process, the queue as the store sees it, profiles by model.
 
-Dead zone, primacy and recency by model, for Prometheus, read from the newest profiles.
-
-Labels are bounded: only the models of the newest profiles are told, each with its newest version
-and the one before, so that drift between the two shows without any history.
+The number of labels is bounded. Routes are labelled by their template and never by the path. Only
+the models of the newest profiles are shown, each with its newest version and the one before, so
+that drift between the two shows without any history.
 """
 
 from __future__ import annotations
@@ -44,6 +43,11 @@ _HISTOGRAMS = {
     "wait": "Seconds from creation to the first start.",
     "run": "Seconds from start to end, of jobs that ended with a profile.",
 }
+NEWEST: Final = 100
+"""How many of the newest profiles are read."""
+SURE: Final = 0.975
+"""Share of bootstrap draws that must have a zone for the low end of a 95% band to be above 0."""
+_MAX_MODELS: Final = 50
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
@@ -85,13 +89,13 @@ class Metrics:
             ("reason",),
             registry=self.registry,
         )
-        self.memory_hits = Counter(
+        self.cache_hits = Counter(
             "lacuna_profile_memory_hits",
             "Profiles answered from this process's memory.",
             registry=self.registry,
         )
 
-        # Children are looked up under a lock; their number is bounded, so keep them at hand.
+        # Looking up a child takes a lock. Their number is bounded, so they are kept here.
         @lru_cache(maxsize=4096)
         def child(method: str, route: str, status: int) -> tuple[_Countable, _Observable]:
             return requests.labels(method, route, str(status)), seconds.labels(route)
@@ -110,7 +114,7 @@ class Metrics:
         self._submissions.labels(outcome).inc()
 
     def text(self, store: StoreMetrics | None) -> bytes:
-        """The exposition format.
+        """This process and the queue, in the exposition format.
 
         Args:
             store: what the store knows of the queue; None when it is away.
@@ -120,18 +124,18 @@ class Metrics:
         registry = CollectorRegistry()
         registry.register(up)
         if store is not None:
-            registry.register(_Queue(store))
+            registry.register(_QueueCollector(store))
         return generate_latest(self.registry) + generate_latest(registry)
 
 
-class _Queue(Collector):
-    """The store's numbers, as they are at scrape time; the same from every gateway process."""
+class _QueueCollector(Collector):
+    """The store's numbers at the time of the scrape; the same from every gateway process."""
 
     def __init__(self, store: StoreMetrics) -> None:
         self._store = store
 
     def collect(self) -> Iterator[Metric]:
-        """All families."""
+        """One family for each number."""
         store = self._store
         for name, meaning in COUNTERS.items():
             counter = CounterMetricFamily(f"lacuna_jobs_{name.replace(':', '_')}", meaning)
@@ -156,11 +160,6 @@ def _bound(value: float) -> str:
     return "+Inf" if math.isinf(value) else repr(float(value))
 
 
-SUMMARIES: Final = 100
-"""So many of the newest profiles are looked at."""
-SURE: Final = 0.975
-"""Share of the draws that must have a zone, for the least of a 95% band to be above 0."""
-_MODELS: Final = 50
 _LABELS: Final = ("model", "weights", "tokens", "objective", "documents", "version")
 _MEANINGS: Final = {
     "dead_zone_fraction": "Share of the prompt in the dead zone; 0 when there is none.",
@@ -171,7 +170,7 @@ _MEANINGS: Final = {
 }
 
 
-class _Models(Collector):
+class _ModelCollector(Collector):
     def __init__(self, summaries: Sequence[ProfileSummary]) -> None:
         self._rows = list(_rows(summaries))
 
@@ -183,19 +182,19 @@ class _Models(Collector):
             yield gauge
 
 
-def text(summaries: Sequence[ProfileSummary]) -> bytes:
-    """The exposition format.
+def model_metrics(summaries: Sequence[ProfileSummary]) -> bytes:
+    """Dead zone, primacy and recency by model, in the exposition format.
 
     Args:
         summaries: of the newest profiles, newest first.
     """
     registry = CollectorRegistry()
-    registry.register(_Models(summaries))
+    registry.register(_ModelCollector(summaries))
     return generate_latest(registry)
 
 
 def _rows(summaries: Sequence[ProfileSummary]) -> Iterator[tuple[list[str], ProfileSummary]]:
-    """Profiles that differ in nothing but their version (revision, method) or draw compare."""
+    """Profiles that differ only in their version (revision, method) or draw are compared."""
     versions: dict[tuple[str, str, str, str, str], list[ProfileSummary]] = {}
     for summary in filter(_comparable, summaries):
         key = (
@@ -206,14 +205,14 @@ def _rows(summaries: Sequence[ProfileSummary]) -> Iterator[tuple[list[str], Prof
             summary.documents_name or summary.documents_source,
         )
         versions.setdefault(key, []).append(summary)
-    for key, newest_first in islice(versions.items(), _MODELS):
+    for key, newest_first in islice(versions.items(), _MAX_MODELS):
         for version, summary in zip(("newest", "previous"), newest_first, strict=False):
             yield [*key, version], summary
 
 
 def _comparable(summary: ProfileSummary) -> bool:
-    """An ablation says nothing of the model as it is used, one document nothing of its noise, and
-    a caller's own texts and targets are others every time."""
+    """Whether two versions would compare. An ablation does not show the model as it is used, one
+    document does not show the noise, and a caller's own texts and targets change every time."""
     own = summary.documents_source == "inline" or summary.objective == "target_logprob"
     return summary.as_used and summary.documents > 1 and not own
 
@@ -236,5 +235,5 @@ def _band(zone: DeadZone) -> tuple[float, float]:
         return float(zone.end - zone.start), float(zone.end - zone.start)
     shortest = max(0.0, zone.end_band.low - zone.start_band.high)
     if zone.support is not None and zone.support < SURE:
-        shortest = 0.0  # the bands are of the draws that have a zone; others have none
+        shortest = 0.0  # the bands cover only the draws that have a zone
     return shortest, zone.end_band.high - zone.start_band.low

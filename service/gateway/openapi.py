@@ -1,11 +1,11 @@
-"""The OpenAPI document: what FastAPI derives, plus bodies that we parse ourselves and problems.
+"""The OpenAPI document, and /docs that shows it.
 
-`python -m service.gateway.openapi` writes openapi/openapi.json; a test fails when it differs.
+The document is what FastAPI derives, plus the bodies that we parse ourselves, problems, security
+and examples. `python -m service.gateway.write_openapi` stores it in openapi/openapi.json; a test
+fails when the stored one differs.
 
-/docs: Swagger UI from the gateway itself, with no external host and no inline script.
-
-The script and style come with the package `fastapi-offline`; without it /docs says where the
-OpenAPI document is.
+/docs is Swagger UI, served by the gateway itself: no external host and no inline script. The script
+and the style come with the package `fastapi-offline`. Without it, /docs links the document.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from service.gateway.bodies import REQUEST_MODELS
-from service.gateway.problems import MEDIA_TYPE, STATUS, Problem
+from service.gateway.problems import Problem, problem_responses
 
 _EVENT = {
     "type": "object",
@@ -37,39 +37,15 @@ _EVENT = {
 }
 REF = "#/components/schemas/{model}"
 FOLDER = Path(__file__).parents[2] / "openapi"
-"""Present in a checkout; an installed package serves the same document without examples."""
+"""Exists in a checkout; an installed package serves the document without examples."""
 _SECURITY = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
 }
 
 
-ETAG = {"ETag": {"schema": {"type": "string"}}}
-REVALIDATED: dict[int | str, dict[str, Any]] = {
-    200: {"headers": ETAG},
-    304: {"description": "`If-None-Match` names what you have."},
-}
-"""Documentation of a route whose answer may be kept and asked for again."""
-
-
-def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Documentation of the error statuses of a route."""
-    return {status: _problem(status) for status in statuses}
-
-
-def _problem(status: int) -> dict[str, Any]:
-    codes = ", ".join(f"`{code}`" for code, known in STATUS.items() if known == status)
-    answer: dict[str, Any] = {
-        "description": f"Problem: {codes}.",
-        "content": {MEDIA_TYPE: {"schema": {"$ref": REF.format(model="Problem")}}},
-    }
-    if status in (429, 503):
-        answer["headers"] = {"Retry-After": {"schema": {"type": "integer", "minimum": 1}}}
-    return answer
-
-
 def document(app: FastAPI) -> dict[str, Any]:
-    """The document of an app."""
+    """The OpenAPI 3.1 document of an app."""
     schema = get_openapi(
         title=app.title,
         version=app.version,
@@ -99,7 +75,7 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 
 def _without_default_of_union(definition: dict[str, Any]) -> None:
-    """Client generators stumble over an object as the default of a union: say it in words."""
+    """Say an object that is the default of a union in words: client generators fail on it."""
     for member in definition.get("properties", {}).values():
         if "oneOf" in member and isinstance(member.get("default"), dict):
             words = json.dumps(member.pop("default"))
@@ -118,7 +94,7 @@ def _finish(path: str, method: str, operation: dict[str, Any]) -> None:
             given["content"]["text/event-stream"] = {"schema": _EVENT}
     answer = operation["responses"].get("422", {}).get("content", {})
     if "application/json" in answer:  # FastAPI's own validation error, which we never send
-        operation["responses"]["422"] = _problem(422)
+        operation["responses"]["422"] = problem_responses(422)[422]
     for kind, content in _examples(operation["operationId"]).items():
         if kind == "request":
             operation["requestBody"]["content"]["application/json"]["example"] = content
@@ -139,18 +115,6 @@ def _examples(operation: str) -> dict[str, Any]:
 def text(app: FastAPI) -> str:
     """The document as it is stored."""
     return json.dumps(document(app), indent=1, ensure_ascii=False) + "\n"
-
-
-def main() -> None:
-    """Write openapi/openapi.json."""
-    from service.gateway.app import create_app
-    from service.settings import Settings
-
-    FOLDER.joinpath("openapi.json").write_text(text(create_app(Settings())))
-
-
-if __name__ == "__main__":
-    main()
 
 
 _HEADERS = {
@@ -179,7 +143,7 @@ _ASSETS = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/cs
 
 
 @cache
-def _folder() -> Path | None:
+def _swagger_folder() -> Path | None:
     spec = find_spec("fastapi_offline")
     if spec is None or spec.origin is None:
         return None
@@ -187,7 +151,7 @@ def _folder() -> Path | None:
 
 
 async def _page(request: Request) -> Response:
-    page = _PLAIN_PAGE if _folder() is None else _PAGE
+    page = _PLAIN_PAGE if _swagger_folder() is None else _PAGE
     return Response(page, headers=_HEADERS, media_type="text/html")
 
 
@@ -196,16 +160,16 @@ async def _start(request: Request) -> Response:
 
 
 async def _asset(request: Request) -> Response:
-    folder, name = _folder(), request.url.path.rpartition("/")[2]
+    folder, name = _swagger_folder(), request.url.path.rpartition("/")[2]
     assert folder is not None
     headers = {"Cache-Control": "public, max-age=86400"}
     return FileResponse(folder / name, headers=headers, media_type=_ASSETS[name])
 
 
-def mount(app: FastAPI) -> None:
-    """Add the page and its assets."""
+def mount_docs(app: FastAPI) -> None:
+    """Add /docs and its assets to an app."""
     app.add_route("/docs", _page, include_in_schema=False)
     app.add_route("/docs/start.js", _start, include_in_schema=False)
-    if _folder() is not None:
+    if _swagger_folder() is not None:
         for name in _ASSETS:
             app.add_route(f"/docs/{name}", _asset, include_in_schema=False)

@@ -1,4 +1,8 @@
-"""Errors at the edge: the one table from codes to statuses, and RFC 9457 problem documents."""
+"""Errors over HTTP: the table from codes to statuses, problem documents (RFC 9457) and their pages.
+
+`problem` makes a document. `HANDLERS` turn exceptions into documents. `/problems/CODE` explains a
+code to people.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,12 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from http import HTTPStatus
 from inspect import cleandoc
 from typing import Any
 
+from fastapi import APIRouter
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
@@ -21,7 +27,7 @@ from starlette.types import Scope
 from lacuna.contract import validation
 from lacuna.contract.errors import BY_CODE, LacunaError
 from lacuna.contract.jobs import Failure
-from service.gateway.bodies import BodyInvalid, MediaTypeRefused
+from service.gateway.bodies import BodyInvalid, BodyTooSlow, MediaTypeRefused
 
 MEDIA_TYPE = "application/problem+json"
 STATUS: dict[str, int] = {
@@ -48,7 +54,7 @@ STATUS: dict[str, int] = {
     "internal_error": 500,
     "queue_full": 429,
     "store_unavailable": 503,
-    # Known to HTTP alone, so not in the error tree:
+    # Only HTTP knows these, so they are not in the error tree:
     "method_not_allowed": 405,
     "not_acceptable": 406,
     "request_timeout": 408,
@@ -58,13 +64,13 @@ STATUS: dict[str, int] = {
     "not_ready": 503,
 }
 _HTTP_MEANING = {
-    "address_too_long": "Path and query are too long.",
+    "address_too_long": "The path and the query together are too long.",
     "headers_too_large": "The header fields are too long.",
-    "method_not_allowed": "This address knows other methods; `Allow` lists them.",
+    "method_not_allowed": "This address has other methods; `Allow` lists them.",
     "request_timeout": "The body did not arrive in time.",
-    "not_acceptable": "`Accept` names no format in which this can be answered.",
-    "unsupported_media_type": "The body is not declared to be JSON, or to be encoded.",
-    "not_ready": "Redis does not answer, no worker lives, or this gateway is stopping.",
+    "not_acceptable": "`Accept` names no format that this address offers.",
+    "unsupported_media_type": "The body is declared as something other than plain JSON.",
+    "not_ready": "Redis does not answer, no worker is running, or this gateway is stopping.",
 }
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 406: "not_acceptable"}
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -101,7 +107,7 @@ class Problem(BaseModel):
 
 
 class ProblemType(BaseModel):
-    """What a problem's `type` address tells: all there is to know about a code."""
+    """Everything about one code: what the address in a problem's `type` answers."""
 
     type: str
     title: str
@@ -171,10 +177,10 @@ def problem(
     return Response(body, status, extra, MEDIA_TYPE)
 
 
-def of_error(
+def error_problem(
     scope: Scope, error: LacunaError, members: Mapping[str, Any] | None = None
 ) -> Response:
-    """The response for a failure of the error tree."""
+    """The response for an error of the tree."""
     errors = [] if error.field is None else [(error.field, error.detail)]
     return problem(
         scope,
@@ -186,67 +192,15 @@ def of_error(
     )
 
 
-def from_failure(failure: Failure) -> LacunaError:
-    """The exception that a stored job failure once was."""
+def failure_problem(
+    scope: Scope, failure: Failure, members: Mapping[str, Any] | None = None
+) -> Response:
+    """The response for the stored failure of a job; an unknown code counts as `internal_error`."""
     kind = BY_CODE.get(failure.code, BY_CODE["internal_error"])
-    return kind(failure.detail, field=failure.field)
+    return error_problem(scope, kind(failure.detail, field=failure.field), members)
 
 
-async def on_lacuna_error(request: Request, error: Exception) -> Response:
-    """Handler for the error tree."""
-    assert isinstance(error, LacunaError)
-    return of_error(request.scope, error)
-
-
-async def on_body_invalid(request: Request, error: Exception) -> Response:
-    """Handler for a JSON body of the wrong shape."""
-    assert isinstance(error, BodyInvalid)
-    return invalid(request.scope, field_errors(error.errors))
-
-
-async def on_media_type(request: Request, error: Exception) -> Response:
-    """Handler for a body that is not declared as plain JSON."""
-    assert isinstance(error, MediaTypeRefused)
-    errors = [(error.field, error.detail)]
-    # Which encodings a retry may use (RFC 9110, 12.5.3).
-    headers = {"Accept-Encoding": "identity"} if error.field == "content-encoding" else {}
-    return problem(
-        request.scope, "unsupported_media_type", error.detail, errors=errors, headers=headers
-    )
-
-
-async def on_body_too_slow(request: Request, error: Exception) -> Response:
-    """Handler for a body that does not arrive; the rest of it is not waited for."""
-    detail = "the body did not arrive in time"
-    errors = [("body", detail)]
-    return problem(
-        request.scope, "request_timeout", detail, errors=errors, headers={"Connection": "close"}
-    )
-
-
-async def on_invalid(request: Request, error: Exception) -> Response:
-    """Handler for parameters that FastAPI itself validates."""
-    assert isinstance(error, RequestValidationError)
-    # The first part of the location says where (path, query, header), not what.
-    errors = field_errors({**item, "loc": item["loc"][1:]} for item in error.errors())
-    return invalid(request.scope, errors)
-
-
-async def on_http_exception(request: Request, error: Exception) -> Response:
-    """Handler for what the framework raises: no route, no such method."""
-    assert isinstance(error, HTTPException)
-    code = _HTTP_CODES.get(error.status_code, "invalid_request")
-    if code == "method_not_allowed":
-        # An event stream alone has no HEAD: it has no end and no length to report.
-        methods = [one for one in _allowed_methods(request) if one != request.method]
-        allowed = ", ".join(methods)
-        detail = f"{request.method} is not allowed here; allowed: {allowed}"
-        return problem(request.scope, code, detail, headers={"Allow": allowed})
-    detail = "there is nothing at this address" if code == "not_found" else str(error.detail)
-    return problem(request.scope, code, detail)
-
-
-def invalid(scope: Scope, errors: Sequence[tuple[str, str]]) -> Response:
+def _invalid_request(scope: Scope, errors: Sequence[tuple[str, str]]) -> Response:
     """A 422 that names its fields."""
     field, message = errors[0]
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
@@ -274,8 +228,67 @@ def _retry_after(error: LacunaError) -> float | None:
     return 5.0 if STATUS[error.code] in (429, 503) else None
 
 
+def _clean(text: str) -> str:
+    """Bounded valid UTF-8: field names come from the caller, who may send lone surrogates."""
+    clean = text.encode("utf-8", "replace").decode()
+    if len(clean) <= _MAX_TEXT:
+        return clean
+    return clean[: _MAX_TEXT - 1].rsplit(" ", 1)[0] + "…"  # between words
+
+
+async def _on_lacuna_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, LacunaError)
+    return error_problem(request.scope, error)
+
+
+async def _on_body_invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, BodyInvalid)
+    return _invalid_request(request.scope, field_errors(error.errors))
+
+
+async def _on_media_type(request: Request, error: Exception) -> Response:
+    assert isinstance(error, MediaTypeRefused)
+    errors = [(error.field, error.detail)]
+    # Which encodings a second attempt may use (RFC 9110, 12.5.3).
+    headers = {"Accept-Encoding": "identity"} if error.field == "content-encoding" else {}
+    return problem(
+        request.scope, "unsupported_media_type", error.detail, errors=errors, headers=headers
+    )
+
+
+async def _on_body_too_slow(request: Request, error: Exception) -> Response:
+    """The connection closes, because the rest of the body would be taken for a request."""
+    detail = "the body did not arrive in time"
+    errors = [("body", detail)]
+    return problem(
+        request.scope, "request_timeout", detail, errors=errors, headers={"Connection": "close"}
+    )
+
+
+async def _on_parameters_invalid(request: Request, error: Exception) -> Response:
+    """For parameters, which FastAPI itself validates."""
+    assert isinstance(error, RequestValidationError)
+    # The first part of the location says where (path, query, header), not what.
+    errors = field_errors({**item, "loc": item["loc"][1:]} for item in error.errors())
+    return _invalid_request(request.scope, errors)
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    """For what the framework raises: no route, no such method."""
+    assert isinstance(error, HTTPException)
+    code = _HTTP_CODES.get(error.status_code, "invalid_request")
+    if code == "method_not_allowed":
+        # Only an event stream has no HEAD: it has no end and no length to report.
+        methods = [one for one in _allowed_methods(request) if one != request.method]
+        allowed = ", ".join(methods)
+        detail = f"{request.method} is not allowed here; allowed: {allowed}"
+        return problem(request.scope, code, detail, headers={"Allow": allowed})
+    detail = "there is nothing at this address" if code == "not_found" else str(error.detail)
+    return problem(request.scope, code, detail)
+
+
 def _allowed_methods(request: Request) -> list[str]:
-    """Every method with a route at this path: the framework reports the first route's alone."""
+    """Every method with a route at this path; the framework reports only the first route's."""
     allowed = []
     for method in _METHODS:
         scope = {**request.scope, "method": method}
@@ -284,9 +297,55 @@ def _allowed_methods(request: Request) -> list[str]:
     return allowed
 
 
-def _clean(text: str) -> str:
-    """Bounded and encodable: field names come from the caller, who may send lone surrogates."""
-    clean = text.encode("utf-8", "replace").decode()
-    if len(clean) <= _MAX_TEXT:
-        return clean
-    return clean[: _MAX_TEXT - 1].rsplit(" ", 1)[0] + "…"  # between words
+HANDLERS: dict[int | type[Exception], Any] = {
+    LacunaError: _on_lacuna_error,
+    BodyInvalid: _on_body_invalid,
+    BodyTooSlow: _on_body_too_slow,
+    MediaTypeRefused: _on_media_type,
+    RequestValidationError: _on_parameters_invalid,
+    HTTPException: _on_http_exception,
+}
+"""What answers each kind of exception."""
+
+
+def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI `responses` for the error statuses of a route."""
+    return {status: _problem_response(status) for status in statuses}
+
+
+def _problem_response(status: int) -> dict[str, Any]:
+    codes = ", ".join(f"`{code}`" for code, known in STATUS.items() if known == status)
+    answer: dict[str, Any] = {
+        "description": f"Problem: {codes}.",
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+    if status in (429, 503):
+        answer["headers"] = {"Retry-After": {"schema": {"type": "integer", "minimum": 1}}}
+    return answer
+
+
+router = APIRouter(include_in_schema=False)
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"></head>
+<body><h1>{title}</h1><p>{meaning}</p>
+<p>Code <code>{code}</code>, status {status}. {advice}</p></body></html>
+"""
+_ADVICE = {
+    True: "The same request may succeed later.",
+    False: "The same request will be refused again.",
+}
+
+
+@router.get("/problems/{code}")
+async def explain(request: Request, code: str) -> Response:
+    """Title, status and meaning of a code: a page for browsers, else JSON."""
+    if code not in STATUS:
+        return problem(request.scope, "not_found", "there is no problem with this code")
+    kind = problem_type(code)
+    headers = {"Cache-Control": "public, max-age=3600", "Vary": "Accept"}
+    if "text/html" not in request.headers.get("accept", ""):
+        return Response(kind.model_dump_json(), headers=headers, media_type="application/json")
+    words = {name: escape(str(value)) for name, value in kind.model_dump().items()}
+    page = _PAGE.format(**words, advice=_ADVICE[kind.retryable])
+    return Response(page, headers=headers, media_type="text/html; charset=utf-8")

@@ -1,26 +1,35 @@
-"""Representations of a profile: immutable bytes with a strong ETag each, kept in memory.
+"""Profiles as bytes: which format a request asks for, how it is made, and how long it is kept.
 
-One format of one profile is built once, compressed once, and then answered without parsing,
-validation or Redis. Bytes leave memory when space or time is up: the time bounds how long a
-profile that another gateway process deleted is still answered here.
+A profile never changes under its id. So each format of a profile is built once, compressed once and
+then answered without parsing, validation or Redis (`RepresentationCache`). Entries leave when space
+or time is up. The time bounds how long this process still answers a profile that another gateway
+deleted.
 
-What headers ask for: Accept, Accept-Encoding, If-None-Match (RFC 9110), Prefer (RFC 7240).
+Headers: Accept, Accept-Encoding and If-None-Match as in RFC 9110.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
+import json
 import re
 import time
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
+from typing import Any
 
+from pydantic import BaseModel
 from starlette.background import BackgroundTask
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
+
+from lacuna import views
+from lacuna.pictures import profile_png, profile_svg
 
 FORMATS: dict[str, str] = {
     "json": "application/json",
@@ -28,8 +37,29 @@ FORMATS: dict[str, str] = {
     "svg": "image/svg+xml",
     "png": "image/png",
 }
-_KEPT = 64
-"""Headers whose meaning is remembered: clients send few different ones, but may be long."""
+MEDIA = {**FORMATS, "series": FORMATS["json"], "view": FORMATS["json"]}
+"""Media types of the formats of a profile, of its rows, and of what is computed from profiles."""
+ETAG = {"ETag": {"schema": {"type": "string"}}}
+REVALIDATED: dict[int | str, dict[str, Any]] = {
+    200: {"headers": ETAG},
+    304: {"description": "`If-None-Match` names what you have."},
+}
+"""OpenAPI `responses` of a route whose answer may be kept and revalidated."""
+_CACHE_BYTES = 128 * 2**20
+_CACHE_SECONDS = 60.0
+_COMPRESS_FROM = 512
+_DRAWN_POSITIONS = 1_024
+"""A picture has no more points than that; more than its pixels would only enlarge the file."""
+_PARSED_HEADERS = 64
+"""How many header values are remembered with their meaning: clients send few different ones."""
+_TAG = re.compile(rb'("[\x21\x23-\x7e\x80-\xff]*")')
+_ONE = rb'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"'
+_TAGS = re.compile(rb"[ \t,]*" + _ONE + rb"(?:[ \t]*,[ \t,]*" + _ONE + rb")*[ \t,]*")
+# An SVG that is opened as a page of its own needs its own style element.
+_SVG_POLICY = (
+    b"content-security-policy",
+    b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+)
 _TYPES = {media.partition(";")[0]: name for name, media in FORMATS.items()}
 
 
@@ -62,7 +92,7 @@ def choose(accept: bytes) -> str | None:
     return _choose(accept)
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=_PARSED_HEADERS)
 def _choose(accept: bytes) -> str | None:
     """By the weight of each format: that of its most specific range (RFC 9110, 12.5.1)."""
     weights = _weights(accept)
@@ -75,9 +105,9 @@ def _choose(accept: bytes) -> str | None:
     return chosen
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=_PARSED_HEADERS)
 def takes_gzip(accept_encoding: bytes) -> bool:
-    """Whether gzip is welcome (RFC 9110, 12.5.3)."""
+    """Whether the client accepts gzip (RFC 9110, 12.5.3)."""
     weights = _weights(accept_encoding)
     return weights.get("gzip", weights.get("*", 0.0)) > 0
 
@@ -102,11 +132,6 @@ def _quality(parameters: str) -> float:
     return 1.0
 
 
-_TAG = re.compile(rb'("[\x21\x23-\x7e\x80-\xff]*")')
-_ONE = rb'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"'
-_TAGS = re.compile(rb"[ \t,]*" + _ONE + rb"(?:[ \t]*,[ \t,]*" + _ONE + rb")*[ \t,]*")
-
-
 def matches(if_none_match: bytes, etag: bytes) -> bool:
     """Weak comparison, as If-None-Match has it (RFC 9110, 13.1.2).
 
@@ -117,34 +142,6 @@ def matches(if_none_match: bytes, etag: bytes) -> bool:
     return bool(_TAGS.fullmatch(if_none_match)) and etag in _TAG.findall(if_none_match)
 
 
-# A quoted string that never ends runs to the end, a lone backslash included: where every character
-# has one way to match, there is no other way to try, and the time stays linear.
-_PREFERENCE = re.compile(r"""(?:[^,"]|"(?:[^"\\]|\\.)*(?:"|\\?\Z))+""", re.DOTALL)
-_WAIT = re.compile(r"""\s*wait\s*=\s*(?:(\d{1,18})|"(\d{1,18})")\s*""", re.IGNORECASE | re.ASCII)
-
-
-def wait_of(prefer: str) -> float:
-    """Seconds of the first `wait` among the preferences; 0 without one.
-
-    A parameter of another preference, as in `handling=lenient; wait=2`, is none.
-    """
-    for preference in _PREFERENCE.findall(prefer):
-        found = _WAIT.fullmatch(preference.partition(";")[0])
-        if found is not None:
-            return float(found[1] or found[2])
-    return 0.0
-
-
-_MEMORY_BYTES = 128 * 2**20
-_MEMORY_SECONDS = 60.0
-_COMPRESS_FROM = 512
-# An SVG opened as a page of its own needs its own style element.
-_SVG_POLICY = (
-    b"content-security-policy",
-    b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
-)
-MEDIA = {**FORMATS, "series": FORMATS["json"], "view": FORMATS["json"]}
-"""Media types of the formats of a profile, of its rows, and of what is computed from profiles."""
 Header = tuple[bytes, bytes]
 Key = tuple[str, str, int | None]
 """Profile, format, bins."""
@@ -173,32 +170,20 @@ class Representation:
         return len(self.plain.body) + (len(self.packed.body) if self.packed else 0)
 
 
-@dataclass(frozen=True)
-class Caching:
-    """What intermediaries may do with profiles."""
-
-    private: bool
-
-    def control(self, form: str) -> bytes:
-        """The Cache-Control header.
-
-        A profile never changes under its id; what is computed from it may with the next release.
-        """
-        who = b"private" if self.private else b"public"
-        return who + (b", max-age=3600" if form == "view" else b", max-age=31536000, immutable")
-
-
-def represent(body: bytes, form: str, caching: Caching) -> Representation:
-    """Wrap and compress one representation; takes milliseconds for 100 kB, so not on the loop.
+def represent(body: bytes, form: str, *, private: bool) -> Representation:
+    """Wrap and compress one representation; 100 kB take milliseconds, so call it in a thread.
 
     Args:
         body: the bytes.
         form: a key of MEDIA.
-        caching: who may keep it.
+        private: only the client may keep it, and no shared cache.
     """
     tag = hashlib.sha256(body).hexdigest()[:32]
     vary = b"Accept, Accept-Encoding" if form in FORMATS else b"Accept-Encoding"
-    shared: list[Header] = [(b"cache-control", caching.control(form)), (b"vary", vary)]
+    # What is computed from a profile may change with the next release; the profile never does.
+    age = b"max-age=3600" if form == "view" else b"max-age=31536000, immutable"
+    control = (b"private, " if private else b"public, ") + age
+    shared: list[Header] = [(b"cache-control", control), (b"vary", vary)]
     shared += [_SVG_POLICY] if form == "svg" else []
     kind: list[Header] = [(b"content-type", MEDIA[form].encode())]
     plain = _variant(body, f'"{tag}"', shared, kind)
@@ -217,51 +202,144 @@ def _variant(body: bytes, etag: str, shared: list[Header], own: list[Header]) ->
     return _Variant(etag.encode(), body, [*own, length, tag, *shared], [tag, *shared])
 
 
-class Memory:
-    """Representations by profile, format and bins; least recently used ones leave first."""
+class RepresentationCache:
+    """Representations in memory by profile, format and bins; the least recently used go first.
 
-    def __init__(self, limit: int = _MEMORY_BYTES, seconds: float = _MEMORY_SECONDS) -> None:
+    Args:
+        limit: bytes.
+        seconds: after which an entry goes.
+    """
+
+    def __init__(self, limit: int = _CACHE_BYTES, seconds: float = _CACHE_SECONDS) -> None:
         self._limit = limit
         self._seconds = seconds
-        self._held: OrderedDict[Key, tuple[float, Representation]] = OrderedDict()
+        self._entries: OrderedDict[Key, tuple[float, Representation]] = OrderedDict()
         self._size = 0
 
     def get(self, key: Key) -> Representation | None:
-        """What is held, unless it is too old."""
-        entry = self._held.get(key)
+        """The entry, unless there is none or it is too old."""
+        entry = self._entries.get(key)
         if entry is None:
             return None
         if entry[0] < time.monotonic():
             self._drop(key)
             return None
-        self._held.move_to_end(key)
+        self._entries.move_to_end(key)
         return entry[1]
 
-    def put(self, key: Key, kept: Representation) -> None:
-        """Hold a representation, making room for it."""
+    def put(self, key: Key, made: Representation) -> None:
+        """Add an entry, making room for it."""
         self._drop(key)
-        if kept.size > self._limit:
+        if made.size > self._limit:
             return
-        self._held[key] = (time.monotonic() + self._seconds, kept)
-        self._size += kept.size
+        self._entries[key] = (time.monotonic() + self._seconds, made)
+        self._size += made.size
         while self._size > self._limit:
-            self._drop(next(iter(self._held)))
+            self._drop(next(iter(self._entries)))
 
     def forget(self, profile: str) -> None:
-        """Drop everything about one profile."""
-        for key in [key for key in self._held if key[0] == profile]:
+        """Drop every entry of one profile."""
+        for key in [key for key in self._entries if key[0] == profile]:
             self._drop(key)
 
     def _drop(self, key: Key) -> None:
-        entry = self._held.pop(key, None)
+        entry = self._entries.pop(key, None)
         if entry is not None:
             self._size -= entry[1].size
+
+
+class Representations:
+    """Makes representations, each once however many callers want it, and keeps them.
+
+    Args:
+        load: reads the JSON document of a profile; raises ProfileNotFound.
+        run: calls a function in a thread.
+        cache: where they are kept.
+        private: only clients may keep them; so while reading needs an API key.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[str], Awaitable[bytes]],
+        run: Callable[..., Awaitable[Representation]],
+        cache: RepresentationCache,
+        *,
+        private: bool,
+    ) -> None:
+        self._load, self._run, self._cache, self._private = load, run, cache, private
+        self._in_progress: dict[Key, asyncio.Future[Representation]] = {}
+
+    async def get(
+        self, profile_id: str, form: str = "json", bins: int | None = None
+    ) -> Representation:
+        """One format of a profile, or its rows ("series"), from the cache or made now.
+
+        Raises:
+            ProfileNotFound: there is none.
+        """
+        key: Key = (profile_id, form, bins)
+        kept = self._cache.get(key)
+        if kept is not None:
+            return kept
+        # A thousand waits end at the same moment and want the same bytes: make them once.
+        making = self._in_progress.get(key)
+        if making is None:
+            making = self._in_progress[key] = asyncio.ensure_future(self._make(key))
+            making.add_done_callback(partial(self._made, key))
+        # A caller who leaves must not take the bytes from the others.
+        return await asyncio.shield(making)
+
+    async def _make(self, key: Key) -> Representation:
+        profile_id, form, bins = key
+        document = await self._load(profile_id)
+        return await self._run(_render, document, form, bins, self._private)
+
+    def _made(self, key: Key, done: asyncio.Future[Representation]) -> None:
+        """Keep what was made, unless the profile was deleted meanwhile."""
+        succeeded = not done.cancelled() and done.exception() is None
+        if self._in_progress.get(key) is done:
+            del self._in_progress[key]
+            if succeeded:
+                self._cache.put(key, done.result())
+
+    async def computed(self, compute: Callable[[], BaseModel]) -> Representation:
+        """What `compute` returns, as JSON; computed in a thread, and not kept."""
+
+        def made() -> Representation:
+            body = compute().model_dump_json().encode()
+            return represent(body, "view", private=self._private)
+
+        return await self._run(made)
+
+    def forget(self, profile_id: str) -> None:
+        """Drop every representation of a profile, made or in progress."""
+        self._cache.forget(profile_id)
+        for key in [key for key in self._in_progress if key[0] == profile_id]:
+            del self._in_progress[key]
+
+
+def _render(document: bytes, form: str, bins: int | None, private: bool) -> Representation:
+    if form == "json" and bins is None:
+        return represent(document, form, private=private)
+    profile = views.parse(document)
+    if form == "series":
+        body = json.dumps(views.rows(profile, bins), separators=(",", ":")).encode()
+    elif form == "csv":
+        body = views.csv(profile, bins)
+    elif form == "json":
+        body = views.binned(profile, bins or 1).model_dump_json().encode()
+    else:
+        if bins is None and len(profile.measured.influence) > _DRAWN_POSITIONS:
+            bins = _DRAWN_POSITIONS
+        shown = profile if bins is None else views.binned(profile, bins)
+        body = profile_svg(shown) if form == "svg" else profile_png(shown)
+    return represent(body, form, private=private)
 
 
 async def send_representation(
     scope: Scope, send: Send, kept: Representation, conditions: Conditions, status: int = 200
 ) -> None:
-    """Answer with a representation: 304, HEAD and the encoding that the client prefers."""
+    """Answer with a representation: 304, HEAD, and the encoding that the client accepts."""
     variant = kept.plain
     if kept.packed is not None and conditions.encoding and takes_gzip(conditions.encoding):
         variant = kept.packed

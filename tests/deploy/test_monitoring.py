@@ -16,8 +16,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from lacuna.contract.profiles import ProfileSummary
-from service.gateway import metrics as model_metrics
-from service.gateway.metrics import Metrics
+from service.gateway.metrics import Metrics, model_metrics
 from service.store.monitoring import store_metrics
 
 promql_parser = pytest.importorskip("promql_parser", reason="promql-parser is not installed")
@@ -47,7 +46,7 @@ async def exposed(redis_async: redis.asyncio.Redis) -> dict[str, set[str]]:
     metrics.submission("created")
     metrics.refused.labels("unauthorized").inc()
     summary = ProfileSummary.model_validate(SUMMARY)
-    text = metrics.text(await store_metrics(redis_async)) + model_metrics.text([summary])
+    text = metrics.text(await store_metrics(redis_async)) + model_metrics([summary])
     found: dict[str, set[str]] = dict(OF_PROMETHEUS)
     for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:
@@ -210,5 +209,5 @@ def test_promtool_takes_configuration_and_rules(tmp_path: Path) -> None:
 
 async def test_promtool_finds_no_fault_with_the_metrics(redis_async: redis.asyncio.Redis) -> None:
     summary = ProfileSummary.model_validate(SUMMARY)
-    text = Metrics().text(await store_metrics(redis_async)) + model_metrics.text([summary])
+    text = Metrics().text(await store_metrics(redis_async)) + model_metrics([summary])
     assert promtool("check", "metrics", given=text) == ""

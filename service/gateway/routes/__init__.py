@@ -1,1 +1,1 @@
-"""One module per resource."""
+"""One module a resource: profiles and comparisons, jobs, rollouts, placements, status, the page."""

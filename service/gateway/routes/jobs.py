@@ -1,4 +1,4 @@
-"""/v1/jobs: follow a job, or withdraw it."""
+"""/v1/jobs: read a job, follow it, withdraw it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,21 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from lacuna.contract.errors import JobNotFound, StoreUnavailable
 from lacuna.contract.jobs import TERMINAL, Job
-from service.gateway.dependencies import JobId, Owner, OwnJob, Place, ServicesHere, Wait
-from service.gateway.openapi import problems
+from service.gateway.dependencies import (
+    JobId,
+    OpenWait,
+    Owner,
+    OwnJob,
+    ServicesHere,
+    Wait,
+    job_answer,
+)
+from service.gateway.problems import problem_responses
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 
-@router.get("/{job_id}", summary="Read a job", responses=problems(401, 404, 422, 429, 503))
+@router.get("/{job_id}", summary="Read a job", responses=problem_responses(401, 404, 422, 429, 503))
 async def read(
     request: Request,
     job: OwnJob,
@@ -28,9 +36,9 @@ async def read(
     """State, position, progress and, at the end, the profile or the failure."""
     response.headers["Cache-Control"] = "no-store"
     if not wait:
-        return job
+        return job_answer(job)
     response.headers["Preference-Applied"] = f"wait={wait:.0f}"
-    return await services.wait(request, owner, job, wait)
+    return job_answer(await services.wait(request, owner, job, wait))
 
 
 @router.delete(
@@ -38,30 +46,30 @@ async def read(
     summary="Withdraw a job",
     responses={
         202: {"model": Job, "description": "It stops at its next check."},
-        **problems(401, 404, 422, 429, 503),
+        **problem_responses(401, 404, 422, 429, 503),
     },
 )
 async def cancel(job_id: JobId, services: ServicesHere, owner: Owner, response: Response) -> Job:
-    """Withdraw your interest; the job stops when nobody is left. A finished job stays as it is."""
+    """Withdraw your interest; the job stops when no caller is left. A finished job stays."""
     job = await services.profiles.cancel(job_id, owner)
     response.status_code = 200 if job.state in TERMINAL else 202
-    return job
+    return job_answer(job)
 
 
 @router.get(
     "/{job_id}/events",
     summary="Follow a job",
     response_class=EventSourceResponse,
-    responses=problems(401, 404, 422, 429, 503),
+    responses=problem_responses(401, 404, 422, 429, 503),
 )
 async def events(
-    job: OwnJob, services: ServicesHere, _place: Place
+    job: OwnJob, services: ServicesHere, _wait: OpenWait
 ) -> AsyncIterator[ServerSentEvent]:
     """Server-sent events: the job now, at every change, and at its end."""
     number = 0
-    # Past the first byte there is no status left to change: the stream ends, and an EventSource
-    # connects again by itself.
+    # After the first byte the status cannot change: the stream ends, and an EventSource connects
+    # again by itself.
     with contextlib.suppress(StoreUnavailable, JobNotFound):
         async for seen in services.profiles.events(job.id):
-            yield ServerSentEvent(event=seen.state, id=str(number), data=seen)
+            yield ServerSentEvent(event=seen.state, id=str(number), data=job_answer(seen))
             number += 1

@@ -7,10 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 
 from lacuna.contract.placements import PlacementRequest, PlacementResponse
-from service.answers import placements
 from service.gateway.bodies import body_of, openapi_body
 from service.gateway.dependencies import ServicesHere
-from service.gateway.openapi import problems
+from service.gateway.problems import problem_responses
 
 router = APIRouter(prefix="/v1/placements", tags=["placements"])
 
@@ -19,10 +18,10 @@ router = APIRouter(prefix="/v1/placements", tags=["placements"])
     "",
     summary="Order the chunks of a prompt",
     openapi_extra=openapi_body(PlacementRequest),
-    responses=problems(401, 404, 408, 413, 415, 422, 429, 503),
+    responses=problem_responses(401, 404, 408, 413, 415, 422, 429, 503),
 )
 async def place(
     body: Annotated[PlacementRequest, Depends(body_of(PlacementRequest))], services: ServicesHere
 ) -> PlacementResponse:
     """The order in which the model listens most to what matters, and what that is worth."""
-    return await placements.answer(body, services.profiles, services.tokens, services.placing.run)
+    return await services.place(body)

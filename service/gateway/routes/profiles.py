@@ -1,4 +1,4 @@
-"""/v1/profiles: ask, list, read, look closer, delete."""
+"""/v1/profiles and /v1/comparisons: ask for profiles, list, read, compare, pin, delete."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from lacuna import views
-from lacuna.contract.base import pattern
-from lacuna.contract.errors import LacunaError, RouteNotFound
+from lacuna.contract.base import DIGEST_PATTERN, pattern
+from lacuna.contract.errors import RouteNotFound
 from lacuna.contract.jobs import Job
 from lacuna.contract.models import ModelId
 from lacuna.contract.profile_requests import ProfileRequest
-from lacuna.contract.profiles import DeadZoneView, Profile, ProfilePage, SeriesRow, Source
+from lacuna.contract.profiles import (
+    Comparison,
+    DeadZoneView,
+    Profile,
+    ProfilePage,
+    SeriesRow,
+    Source,
+)
 from service import logs
 from service.gateway.bodies import body_of, openapi_body
 from service.gateway.dependencies import (
@@ -23,10 +30,20 @@ from service.gateway.dependencies import (
     Services,
     ServicesHere,
     Wait,
+    job_address,
+    job_answer,
+    profile_address,
 )
-from service.gateway.openapi import ETAG, REVALIDATED, problems
-from service.gateway.problems import from_failure, of_error, problem
-from service.gateway.representations import FORMATS, Conditions, RepresentationResponse, choose
+from service.gateway.problems import failure_problem, problem, problem_responses
+from service.gateway.representations import (
+    ETAG,
+    FORMATS,
+    REVALIDATED,
+    Conditions,
+    RepresentationResponse,
+    choose,
+)
+from service.store.queue import JobRecord
 
 router = APIRouter(prefix="/v1/profiles", tags=["profiles"])
 MAX_LIST = 100
@@ -34,7 +51,7 @@ _ADDRESS = pattern(
     r"^[0-9a-f]{32}(?:\..*)?$",
     "an id is 32 hex digits (0-9, a-f); .json, .csv, .svg or .png may follow",
 )
-_CURSOR = pattern(r"^[A-Za-z0-9_\-]+$", "a cursor is what `next` of the page before says")
+_CURSOR = pattern(r"^[A-Za-z0-9_\-]+$", "a cursor is the `next` of the page before")
 _RETRY_SECONDS = 2
 
 
@@ -46,7 +63,7 @@ _RETRY_SECONDS = 2
     responses={
         200: {"description": "The profile: it was known, or ready within `Prefer: wait`."},
         202: {"model": Job, "description": "Queued or running; `Location` is the job."},
-        **problems(401, 403, 404, 408, 409, 413, 415, 422, 429, 503),
+        **problem_responses(401, 403, 404, 408, 409, 413, 415, 422, 429, 503),
     },
 )
 async def ask(
@@ -57,7 +74,7 @@ async def ask(
     request_id: RequestId,
     wait: Wait,
 ) -> Response:
-    """Measure where `model` listens. Equal requests are one job, and one profile for ever after."""
+    """Measure where `model` listens. Equal requests are one job, and then one profile."""
     submission = await services.profiles.submit(body, owner, request_id)
     logs.job_id.set(submission.job.id)
     job = await services.wait(request, owner, submission.job, wait)
@@ -67,23 +84,23 @@ async def ask(
     return await _answer(request, services, job, applied=wait)
 
 
-async def _answer(request: Request, services: Services, job: Job, applied: float) -> Response:
-    """200 with the profile, 202 with the job, or the problem in which it ended."""
+async def _answer(request: Request, services: Services, job: JobRecord, applied: float) -> Response:
+    """200 with the profile, 202 with the job, or the problem that ended it."""
     headers = {"Preference-Applied": f"wait={applied:.0f}"} if applied else {}
+    address = job_address(job.id)
     if job.failure is not None:
-        error: LacunaError = from_failure(job.failure)
-        return of_error(request.scope, error, members={"job": f"/v1/jobs/{job.id}"})
-    if job.profile is not None:
-        kept = await services.representation(job.profile.rpartition("/")[2])
-        extra = [(k.lower().encode(), v.encode()) for k, v in headers.items()]
-        extra.append((b"content-location", job.profile.encode()))
+        return failure_problem(request.scope, job.failure, members={"job": address})
+    if job.profile_id is not None:
+        kept = await services.representations.get(job.profile_id)
+        headers["Content-Location"] = profile_address(job.profile_id)
+        extra = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         return RepresentationResponse(kept, extra, conditional=False)
-    headers["Location"] = f"/v1/jobs/{job.id}"
+    headers["Location"] = address
     headers["Retry-After"] = str(round(min(max(job.eta_seconds or _RETRY_SECONDS, 1), 30)))
-    return Response(job.model_dump_json(), 202, headers, "application/json")
+    return Response(job_answer(job).model_dump_json(), 202, headers, "application/json")
 
 
-@router.get("", summary="List profiles", responses=problems(401, 422, 429, 503))
+@router.get("", summary="List profiles", responses=problem_responses(401, 422, 429, 503))
 async def listing(
     services: ServicesHere,
     model: Annotated[ModelId | None, Query(description="Only of this model.")] = None,
@@ -109,7 +126,7 @@ async def listing(
             "headers": ETAG,
         },
         304: REVALIDATED[304],
-        **problems(401, 404, 406, 422, 429, 503),
+        **problem_responses(401, 404, 406, 422, 429, 503),
     },
 )
 async def read(
@@ -120,7 +137,7 @@ async def read(
     ],
     bins: Bins = None,
 ) -> Response:
-    """JSON, CSV, SVG or PNG of a profile. Immutable: keep it as long as you wish."""
+    """A profile as JSON, CSV, SVG or PNG. It never changes, so you may keep it."""
     identifier, dot, suffix = profile_id.partition(".")
     if dot and suffix not in FORMATS:
         raise RouteNotFound("there is nothing at this address")
@@ -128,14 +145,16 @@ async def read(
     if form is None:
         offered = ", ".join(media.partition(";")[0] for media in FORMATS.values())
         headers = {"Vary": "Accept"}
-        return problem(request.scope, "not_acceptable", f"offered are {offered}", headers=headers)
-    return RepresentationResponse(await services.representation(identifier, form, bins))
+        return problem(
+            request.scope, "not_acceptable", f"this address offers {offered}", headers=headers
+        )
+    return RepresentationResponse(await services.representations.get(identifier, form, bins))
 
 
 @router.get(
     "/{profile_id}/dead-zone",
     response_model=DeadZoneView,
-    responses={**REVALIDATED, **problems(401, 404, 422, 429, 503)},
+    responses={**REVALIDATED, **problem_responses(401, 404, 422, 429, 503)},
 )
 async def dead_zone(
     services: ServicesHere,
@@ -146,53 +165,83 @@ async def dead_zone(
     """The dead zone for another threshold, or of a prediction."""
     document = await services.profiles.load(profile_id)
     return RepresentationResponse(
-        await services.view(lambda: views.dead_zone(views.parse(document), threshold, source))
+        await services.representations.computed(
+            lambda: views.dead_zone(views.parse(document), threshold, source)
+        )
     )
 
 
 @router.get(
     "/{profile_id}/series",
     response_model=list[SeriesRow],
-    responses={**REVALIDATED, **problems(401, 404, 422, 429, 503)},
+    responses={**REVALIDATED, **problem_responses(401, 404, 422, 429, 503)},
 )
 async def series(services: ServicesHere, profile_id: ProfileId, bins: Bins = None) -> Response:
     """Flat rows, one per position or bin: what dashboard tools plot without code.
 
     A curve's column holds masses, as the profile and its CSV do: shares of the whole influence,
-    which sum to 1 over the rows (`low` and `high` are the band of each). Times the number of rows
-    it is a density, where 1 is an even share. Immutable: keep it as long as you wish, and ask for
-    `bins` at long lengths, where every position is a row of some 300 bytes before compression.
+    which sum to 1 over the rows (`low` and `high` are the band of each). A mass times the number of
+    rows is a density, where 1 is an even share. The rows never change, so you may keep them. Ask
+    for `bins` at long lengths: every position is a row of about 300 bytes before compression.
     """
-    return RepresentationResponse(await services.representation(profile_id, "series", bins))
+    return RepresentationResponse(await services.representations.get(profile_id, "series", bins))
 
 
 @router.put(
     "/{profile_id}/pin",
-    summary="Keep a profile",
+    summary="Pin a profile",
     status_code=204,
-    responses=problems(401, 404, 422, 429, 503),
+    responses=problem_responses(401, 404, 422, 429, 503),
 )
 async def pin(services: ServicesHere, profile_id: ProfileId) -> Response:
-    """Keep a profile whatever its age and size, until it is unpinned or deleted."""
+    """Keep a profile from eviction until it is unpinned or deleted."""
     await services.profiles.pin(profile_id, True)
     return Response(status_code=204)
 
 
 @router.delete(
     "/{profile_id}/pin",
-    summary="Let a profile go",
+    summary="Unpin a profile",
     status_code=204,
-    responses=problems(401, 404, 422, 429, 503),
+    responses=problem_responses(401, 404, 422, 429, 503),
 )
 async def unpin(services: ServicesHere, profile_id: ProfileId) -> Response:
-    """Keep a profile no longer than any other. Says nothing of one that was not pinned."""
+    """Let a profile be evicted again. Also succeeds if it was not pinned."""
     await services.profiles.pin(profile_id, False)
     return Response(status_code=204)
 
 
-@router.delete("/{profile_id}", status_code=204, responses=problems(401, 404, 422, 429, 503))
+@router.delete(
+    "/{profile_id}", status_code=204, responses=problem_responses(401, 404, 422, 429, 503)
+)
 async def delete(services: ServicesHere, profile_id: ProfileId) -> Response:
-    """Forget a profile. Asking for it again measures it again."""
+    """Delete a profile. Asking for it again measures it again."""
     await services.profiles.delete(profile_id)
-    services.forget(profile_id)
-    return Response(status_code=204)  # the framework's own would name a type for no content
+    services.representations.forget(profile_id)
+    return Response(status_code=204)  # the framework's own would name a media type
+
+
+comparisons = APIRouter(prefix="/v1/comparisons", tags=["profiles"])
+_Id = Annotated[str, Query(pattern=DIGEST_PATTERN, description="Id of a profile.")]
+
+
+@comparisons.get(
+    "",
+    summary="Compare two profiles",
+    response_model=Comparison,
+    responses={**REVALIDATED, **problem_responses(401, 404, 422, 429, 503)},
+)
+async def compare(
+    services: ServicesHere,
+    a: _Id,
+    b: _Id,
+    source: Source = "measured",
+    bins: Annotated[int, Query(ge=1, le=1_000)] = 100,
+) -> Response:
+    """Distance, and how dead zone, primacy and recency change from `a` to `b`."""
+    first, second = await services.profiles.load(a), await services.profiles.load(b)
+
+    def compared() -> Comparison:
+        return views.compare(views.parse(first), views.parse(second), source=source, bins=bins)
+
+    return RepresentationResponse(await services.representations.computed(compared))

@@ -10,7 +10,7 @@ from lacuna.contract.rollouts import RolloutRequest, RolloutResponse
 from service.answers import rollouts
 from service.gateway.bodies import body_of, openapi_body
 from service.gateway.dependencies import ServicesHere
-from service.gateway.openapi import problems
+from service.gateway.problems import problem_responses
 
 router = APIRouter(prefix="/v1/rollouts", tags=["theory"])
 
@@ -20,11 +20,11 @@ router = APIRouter(prefix="/v1/rollouts", tags=["theory"])
     summary="Predict from an architecture",
     response_model=RolloutResponse,
     openapi_extra=openapi_body(RolloutRequest),
-    responses=problems(401, 408, 413, 415, 422, 429),
+    responses=problem_responses(401, 408, 413, 415, 422, 429),
 )
 async def roll_out(
     body: Annotated[RolloutRequest, Depends(body_of(RolloutRequest))], services: ServicesHere
 ) -> Response:
     """Influence curves that layers, heads, lambda, mask and positions imply; no model is loaded."""
-    answer = await services.theory.run(lambda: rollouts.compute(body).model_dump_json())
+    answer = await services.rollout_pool.run(lambda: rollouts.compute(body).model_dump_json())
     return Response(answer, media_type="application/json")

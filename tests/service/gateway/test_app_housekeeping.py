@@ -10,11 +10,11 @@ import pytest
 import redis
 import redis.asyncio
 
+from service.gateway.app import keep_house
 from service.local import store
 from service.store import keys
 from service.store.claims import ClaimStore, Outcome
 from service.store.connection import connect, connect_async
-from service.store.fleet import keep_house
 from service.store.profiles import ProfileStore
 from service.store.queue import JobStore
 

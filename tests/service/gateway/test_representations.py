@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.gateway.representations import (
-    Caching,
-    Memory,
     Representation,
+    RepresentationCache,
     choose,
     matches,
     represent,
@@ -68,7 +67,7 @@ def test_any_header_is_survived(header: bytes) -> None:
 
 @given(st.binary(max_size=5_000))
 def test_both_encodings_carry_the_same_bytes(body: bytes) -> None:
-    kept = represent(body, "json", Caching(private=True))
+    kept = represent(body, "json", private=True)
     assert kept.plain.body == body
     assert (b"cache-control", b"private, max-age=31536000, immutable") in kept.plain.headers
     if kept.packed is not None:
@@ -78,9 +77,11 @@ def test_both_encodings_carry_the_same_bytes(body: bytes) -> None:
 
 
 def test_equal_bytes_have_equal_tags_and_others_do_not() -> None:
-    caching = Caching(private=False)
-    first, again = represent(b"a" * 600, "csv", caching), represent(b"a" * 600, "csv", caching)
-    other = represent(b"b" * 600, "csv", caching)
+    first, again = (
+        represent(b"a" * 600, "csv", private=False),
+        represent(b"a" * 600, "csv", private=False),
+    )
+    other = represent(b"b" * 600, "csv", private=False)
     assert first.plain.etag == again.plain.etag != other.plain.etag
     assert first.packed is not None
     assert again.packed is not None
@@ -88,11 +89,11 @@ def test_equal_bytes_have_equal_tags_and_others_do_not() -> None:
 
 
 def held(size: int) -> Representation:
-    return represent(bytes(i % 251 for i in range(size)), "png", Caching(private=False))
+    return represent(bytes(i % 251 for i in range(size)), "png", private=False)
 
 
 def test_memory_is_bounded_and_keeps_what_is_used() -> None:
-    memory = Memory(limit=1_000)
+    memory = RepresentationCache(limit=1_000)
     for name in "abc":
         memory.put((name, "png", None), held(300))
     assert memory.get(("a", "png", None)) is not None
@@ -105,10 +106,10 @@ def test_memory_is_bounded_and_keeps_what_is_used() -> None:
 
 
 def test_memory_forgets_by_time_and_by_profile() -> None:
-    memory = Memory(seconds=-1.0)
+    memory = RepresentationCache(seconds=-1.0)
     memory.put(("a", "png", None), held(10))
     assert memory.get(("a", "png", None)) is None
-    memory = Memory()
+    memory = RepresentationCache()
     memory.put(("a", "png", None), held(10))
     memory.put(("a", "svg", 5), held(10))
     memory.put(("b", "png", None), held(10))

@@ -14,7 +14,7 @@ from starlette.types import Message
 
 from lacuna.contract.errors import RateLimited
 from service.gateway import dependencies
-from service.gateway.dependencies import Waits, while_connected
+from service.gateway.dependencies import OpenWaits, while_connected
 
 BODY = {"model": "preset:gpt2", "weights": "random"}
 
@@ -64,13 +64,13 @@ async def test_a_fault_of_the_call_is_raised() -> None:
 
 
 def test_places_are_per_caller_and_given_back() -> None:
-    waits = Waits(1)
+    waits = OpenWaits(1)
     for _ in range(2):
         with (
-            waits.place("ann"),
-            waits.place(None),
+            waits.one_more("ann"),
+            waits.one_more(None),
             pytest.raises(RateLimited),
-            waits.place("ann"),
+            waits.one_more("ann"),
         ):
             pass
     assert not waits._open
@@ -79,7 +79,7 @@ def test_places_are_per_caller_and_given_back() -> None:
 async def test_too_many_waits_of_one_caller_are_refused(
     gateway: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dependencies.Waits.__init__, "__defaults__", (2,))
+    monkeypatch.setattr(dependencies.OpenWaits.__init__, "__defaults__", (2,))
     client: httpx.AsyncClient = await gateway()
     job = (await client.post("/v1/profiles", json=BODY)).headers["location"]
     prefer = {"Prefer": "wait=2"}
@@ -101,7 +101,7 @@ def test_callers_that_are_gone_hold_no_place(start_process: Any) -> None:
         job = httpx.post(f"{process.base}/v1/profiles", json=BODY).headers["location"]
         host, port = process.base.removeprefix("http://").split(":")
         head = f"GET {job} HTTP/1.1\r\nHost: x\r\nPrefer: wait=60\r\n\r\n".encode()
-        for _ in range(dependencies.MOST + 50):
+        for _ in range(dependencies.MAX_OPEN_WAITS + 50):
             with socket.create_connection((host, int(port)), timeout=20) as raw:
                 raw.sendall(head)
         end = time.monotonic() + 30

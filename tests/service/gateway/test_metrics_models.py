@@ -8,7 +8,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from lacuna.contract.profiles import ProfileSummary
-from service.gateway.metrics import text
+from service.gateway.metrics import model_metrics
 
 ZONE = {
     "start": 20, "end": 60, "fraction": 0.4, "mean_density": 0.5, "min_density": 0.3, "argmin": 40,
@@ -34,7 +34,7 @@ def samples(summaries: list[ProfileSummary]) -> dict[tuple[str, str, str], float
             sample.labels["model"],
             sample.labels["version"],
         ): (float(sample.value))
-        for family in text_string_to_metric_families(text(summaries).decode())
+        for family in text_string_to_metric_families(model_metrics(summaries).decode())
         for sample in family.samples
     }
 
@@ -61,7 +61,9 @@ def test_a_zone_that_few_draws_have_may_be_none() -> None:
 
 
 def test_other_lengths_and_weights_are_no_versions_of_each_other() -> None:
-    found = text([summary(1), summary(2, sequence_length=50), summary(3, weights="random")])
+    found = model_metrics(
+        [summary(1), summary(2, sequence_length=50), summary(3, weights="random")]
+    )
     assert b"previous" not in found
 
 
@@ -93,8 +95,8 @@ def test_only_what_compares_is_told() -> None:
         summary(6, objective="target_logprob"),
         summary(2, documents_source="random_tokens"),
     ]
-    assert text([*odd, summary(1)]) == text([summary(1)])
+    assert model_metrics([*odd, summary(1)]) == model_metrics([summary(1)])
     untrained = [summary(n, documents_source="random_tokens", weights="random") for n in (2, 1)]
-    assert b"previous" in text(untrained)
+    assert b"previous" in model_metrics(untrained)
     corpora = [summary(n, documents_source="corpus", documents_name=f"c{n}") for n in (2, 1)]
-    assert b"previous" not in text(corpora)
+    assert b"previous" not in model_metrics(corpora)

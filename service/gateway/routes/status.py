@@ -1,4 +1,4 @@
-"""Alive, ready, metrics."""
+"""What the service says of itself: alive, ready, metrics, and which models it can measure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,23 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
 from lacuna.contract.errors import StoreUnavailable
-from service.gateway import metrics as model_metrics
+from lacuna.contract.models import ModelCatalogue
 from service.gateway.dependencies import Services, ServicesHere
 from service.gateway.metrics import CONTENT_TYPE
-from service.gateway.openapi import problems
-from service.gateway.problems import problem
-from service.store.monitoring import store_metrics
+from service.gateway.problems import problem, problem_responses
 
-router = APIRouter(tags=["service"])
+router = APIRouter()
+
+
+@router.get(
+    "/v1/models",
+    tags=["models"],
+    summary="List models",
+    responses=problem_responses(401, 422, 429, 503),
+)
+async def models(services: ServicesHere) -> ModelCatalogue:
+    """Models and architectures, and what each live worker holds warm on which device."""
+    return await services.profiles.catalogue()
 
 
 class Alive(BaseModel):
@@ -37,15 +46,21 @@ class Readiness(BaseModel):
     workers: Check
 
 
-@router.get("/healthz", summary="Alive", responses=problems(422))
+@router.get("/healthz", tags=["service"], summary="Alive", responses=problem_responses(422))
 async def alive() -> Alive:
     """200 while the process answers at all."""
     return Alive(status="ok")
 
 
-@router.get("/readyz", summary="Ready", response_model=Readiness, responses=problems(422, 503))
+@router.get(
+    "/readyz",
+    tags=["service"],
+    summary="Ready",
+    response_model=Readiness,
+    responses=problem_responses(422, 503),
+)
 async def ready(request: Request, services: ServicesHere) -> Response:
-    """200 when Redis answers and a worker lives; else a problem that says what is missing."""
+    """200 when Redis answers and a worker is running; else a problem that says what is missing."""
     found = await _readiness(services)
     if found.ready:
         return Response(found.model_dump_json(), 200, media_type="application/json")
@@ -66,19 +81,14 @@ async def _readiness(services: Services) -> Readiness:
 
 @router.get(
     "/metrics",
+    tags=["service"],
     summary="Metrics",
     response_class=Response,
     responses={
         200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
-        **problems(401, 422, 429),
+        **problem_responses(401, 422, 429),
     },
 )
 async def metrics(services: ServicesHere) -> Response:
     """Prometheus: this gateway process, the queue as the store sees it, and profiles by model."""
-    try:
-        store = await store_metrics(services.client)
-        newest = (await services.profiles.summaries(limit=model_metrics.SUMMARIES)).items
-    except StoreUnavailable:
-        store, newest = None, []
-    body = services.metrics.text(store) + model_metrics.text(newest)
-    return Response(body, media_type=CONTENT_TYPE)
+    return Response(await services.metrics_text(), media_type=CONTENT_TYPE)

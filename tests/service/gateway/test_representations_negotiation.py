@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.gateway.representations import choose, matches, takes_gzip, wait_of
+from service.gateway.dependencies import _preferred_wait
+from service.gateway.representations import choose, matches, takes_gzip
 
 
 @pytest.mark.parametrize(
@@ -40,12 +41,12 @@ from service.gateway.representations import choose, matches, takes_gzip, wait_of
     ],
 )
 def test_wait_is_a_preference_of_its_own(prefer: str, seconds: float) -> None:
-    assert wait_of(prefer) == seconds
+    assert _preferred_wait(prefer) == seconds
 
 
 @given(st.text())
 def test_any_preference_is_survived(prefer: str) -> None:
-    assert wait_of(prefer) >= 0
+    assert _preferred_wait(prefer) >= 0
 
 
 @pytest.mark.parametrize(
@@ -79,11 +80,11 @@ _LONG = 60_000
 @pytest.mark.parametrize(
     "shape", ['"\\', '"', "\\", ",", " ", ";", '""', '",', "a,", "wait=", ";q="]
 )
-@pytest.mark.parametrize("read", [wait_of, choose, takes_gzip, matches])
+@pytest.mark.parametrize("read", [_preferred_wait, choose, takes_gzip, matches])
 def test_a_long_header_takes_time_in_proportion(read: Callable[..., object], shape: str) -> None:
     header = (shape * _LONG)[:_LONG]
     started = time.process_time()
-    if read is wait_of:
+    if read is _preferred_wait:
         read(header)
     elif read is matches:
         read(header.encode(), b'"t"')

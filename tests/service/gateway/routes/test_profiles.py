@@ -14,10 +14,9 @@ import redis.asyncio
 
 from lacuna.contract.errors import InvalidRequest
 from lacuna.contract.profiles import Profile
-from service.answers.profiles import Profiles
 from service.gateway.representations import represent
 from service.store import keys
-from service.store.profiles import ProfileStore
+from service.store.profiles import ProfileStore, StoredProfile
 
 REQUEST = {"model": "preset:gpt2", "weights": "random", "sequence_length": 64}
 
@@ -155,13 +154,13 @@ async def test_bytes_that_many_want_at_once_are_made_once(
     client: httpx.AsyncClient, stored: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loads = []
-    load = Profiles.load
+    get = ProfileStore.get
 
-    async def counted(self: Profiles, profile_id: str) -> bytes:
+    async def counted(self: ProfileStore, profile_id: str) -> StoredProfile | None:
         loads.append(profile_id)
-        return await load(self, profile_id)
+        return await get(self, profile_id)
 
-    monkeypatch.setattr(Profiles, "load", counted)
+    monkeypatch.setattr(ProfileStore, "get", counted)
     for suffix in ("", ".csv"):
         answers = await asyncio.gather(
             *(client.get(f"/v1/profiles/{stored}{suffix}") for _ in range(100))
@@ -361,12 +360,12 @@ async def test_a_profile_deleted_while_it_is_drawn_stays_away(
 ) -> None:
     drawing, go = threading.Event(), threading.Event()
 
-    def slow(*arguments: Any) -> Any:
+    def slow(*arguments: Any, **named: Any) -> Any:
         drawing.set()
         assert go.wait(10)
-        return represent(*arguments)
+        return represent(*arguments, **named)
 
-    monkeypatch.setattr("service.gateway.dependencies.represent", slow)
+    monkeypatch.setattr("service.gateway.representations.represent", slow)
     address = f"/v1/profiles/{stored}"
     asked = asyncio.create_task(client.get(address))
     assert await asyncio.to_thread(drawing.wait, 10)

@@ -11,9 +11,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from lacuna.contract.errors import PayloadTooLarge
 from service.gateway.bodies import BodyTooSlow
-from service.gateway.edge import MAX_HEADERS, MAX_TARGET, BodyLimit, CachedProfiles, Edge, Keys
+from service.gateway.edge import MAX_HEADERS, MAX_TARGET, ApiKeys, BodyLimit, CachedProfiles, Edge
 from service.gateway.metrics import Metrics
-from service.gateway.representations import Caching, Memory, represent
+from service.gateway.representations import RepresentationCache, represent
 
 ID = "a" * 32
 
@@ -66,8 +66,8 @@ async def test_what_is_not_http_passes_through(kind: str) -> None:
         seen.append(given)
 
     metrics = Metrics()
-    stack = CachedProfiles(app, Memory(), metrics)
-    stack = Edge(Keys(BodyLimit(stack, 10), ["k" * 16], 1, metrics), metrics)  # type: ignore[assignment]
+    stack = CachedProfiles(app, RepresentationCache(), metrics)
+    stack = Edge(ApiKeys(BodyLimit(stack, 10), ["k" * 16], 1, metrics), metrics)  # type: ignore[assignment]
     await call(stack, {"type": kind})
     assert seen == [{"type": kind}]
 
@@ -160,13 +160,13 @@ async def test_after_the_body_the_end_of_the_connection_is_waited_for() -> None:
 
 
 async def test_memory_answers_before_routing_and_only_what_it_holds() -> None:
-    memory, reached = Memory(), []
+    memory, reached = RepresentationCache(), []
 
     async def app(given: Scope, receive: Receive, send: Send) -> None:
         reached.append(given["path"])
 
     cached = CachedProfiles(app, memory, Metrics())
-    memory.put((ID, "json", None), represent(b"{}", "json", Caching(private=False)))
+    memory.put((ID, "json", None), represent(b"{}", "json", private=False))
     path = f"/v1/profiles/{ID}"
     for given in (scope(path=path), scope(path=f"{path}.json"), scope(path=path, accept="*/*")):
         sent = await call(cached, given)
