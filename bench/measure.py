@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +33,16 @@ from service.settings import Settings
 from workers import documents
 from workers.attention.kernels import KernelRecorder, finest_detail
 from workers.documents import DocumentSet
-from workers.influence import influence, mixing
-from workers.influence.mixing import MixingRecorder, Recorder
+from workers.influence import influence
+from workers.influence.batching import Recorder
+from workers.influence.mixing import MixingRecorder
 from workers.instrument.inspection import Instrumentation, inspect
 from workers.models.loading import LoadedModel, LoadOptions, load
 
 MODEL = "demo:smollm2-135m-instruct"
 BATCH = 1  # on one core a larger batch gains nothing, and the other tools take one at a time
 MEMORY_LENGTHS = (1_024, 2_048, 4_096)
-ALL_IN_ONE = "influence + lambda + per-head kernels, one pass"
+ALL_IN_ONE = "influence + lambda + kernels, one pass"
 AUTHORS = "the authors' procedure (influence + lambda)"
 CAPTUM = "captum saliency (influence)"
 INSEQ = "inseq saliency (influence)"
@@ -66,13 +67,17 @@ def two_passes(loaded: LoadedModel, found: Instrumentation, texts: DocumentSet) 
     influence.measure(loaded, texts, batch_size=BATCH)
     both: list[Recorder] = [
         MixingRecorder(loaded.model, found.branches),
-        KernelRecorder(loaded.model, found, "per_head"),
+        KernelRecorder(loaded.model, found),
     ]
-    with mixing.opened(both), torch.no_grad():
+    with ExitStack() as stack, torch.no_grad():
+        for recorder in both:
+            stack.enter_context(recorder)
         for row in torch.split(texts.ids, BATCH):
-            mixing.start(both, row)
+            for recorder in both:
+                recorder.start_batch(row)
             loaded.model(input_ids=row, logits_to_keep=1, use_cache=False)
-            mixing.end(both)
+            for recorder in both:
+                recorder.end_batch()
 
 
 def authors_procedure(loaded: LoadedModel, ids: Tensor) -> None:
@@ -176,14 +181,12 @@ def contenders(loaded: LoadedModel, texts: DocumentSet) -> dict[str, Contender]:
 
     def measured(*kinds: str) -> Contender:
         def contend() -> None:
-            watching: list[Recorder] = []
+            recorders: list[Recorder] = []
             if "mixing" in kinds:
-                watching.append(MixingRecorder(loaded.model, found.branches))
+                recorders.append(MixingRecorder(loaded.model, found.branches))
             if "kernels" in kinds:
-                watching.append(KernelRecorder(loaded.model, found, "per_head"))
-            if "mean kernels" in kinds:
-                watching.append(KernelRecorder(loaded.model, found, "mean"))
-            influence.measure(loaded, texts, batch_size=BATCH, mixing=watching)
+                recorders.append(KernelRecorder(loaded.model, found))
+            influence.measure(loaded, texts, batch_size=BATCH, recorders=recorders)
 
         return contend
 
@@ -191,7 +194,6 @@ def contenders(loaded: LoadedModel, texts: DocumentSet) -> dict[str, Contender]:
         "bare forward and backward": lambda: bare(loaded, texts.ids),
         "influence": measured(),
         "influence + lambda": measured("mixing"),
-        "influence + lambda + mean kernels, one pass": measured("mixing", "mean kernels"),
         ALL_IN_ONE: measured("mixing", "kernels"),
         "the same in two passes": lambda: two_passes(loaded, found, texts),
         AUTHORS: lambda: authors_procedure(loaded, texts.ids),
@@ -249,11 +251,11 @@ def peak_memory(length: int) -> None:
     found = inspect(loaded.model)
     sum(float(p.sum()) for p in loaded.model.parameters())  # the file is mapped: touch all of it
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    detail = finest_detail(loaded.model, found, length)
-    watching: list[Recorder] = [MixingRecorder(loaded.model, found.branches)]
-    watching.append(KernelRecorder(loaded.model, found, detail))
+    detail = finest_detail(found, length)
+    recorders: list[Recorder] = [MixingRecorder(loaded.model, found.branches)]
+    recorders.append(KernelRecorder(loaded.model, found, detail))
     start = time.process_time()
-    influence.measure(loaded, texts, batch_size=1, mixing=watching)
+    influence.measure(loaded, texts, batch_size=1, recorders=recorders)
     seconds = time.process_time() - start
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     grown, per_token = (after - before) / 1e6, (after - before) / length

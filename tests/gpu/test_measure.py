@@ -58,7 +58,9 @@ def test_float32_agrees_with_the_cpu(objective: Any, on: Callable[..., LoadedMod
     for device in ("cpu", "cuda"):
         loaded = on(device)
         recorder = MixingRecorder(loaded.model, inspect(loaded.model).branches)
-        found = influence.measure(loaded, texts(loaded), objective=objective, probes=2, recorders=[recorder])
+        found = influence.measure(
+            loaded, texts(loaded), objective=objective, probes=2, recorders=[recorder]
+        )
         results[device] = (found.norms, recorder.per_document)
     for one, other in zip(results["cpu"], results["cuda"], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-2)

@@ -1,4 +1,4 @@
-"""A tokenizer's own policy: which special tokens it puts around a text, and the text's tokens."""
+"""A tokenizer's own policy: the special tokens around a text, and the tokens of the text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _PROBE = "a"
-_PARTS = 64_000  # characters; slow tokenizers take quadratic time in the length of a text
+_PARTS = 64_000  # characters; the time of slow tokenizers is quadratic in the length of a text
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class Policy:
 
 
 def policy(tokenizer: Any) -> Policy:
-    """Find the policy by asking, not by reading settings that not every tokenizer obeys."""
+    """Find the policy by tokenizing a text; not every tokenizer obeys its settings."""
     plain = encode(tokenizer, _PROBE)
     whole = [int(token) for token in tokenizer(_PROBE)["input_ids"]]
     for start in range(len(whole) - len(plain) + 1):
         if whole[start : start + len(plain)] == plain:
             prefix, suffix = whole[:start], whole[start + len(plain) :]
             break
-    else:  # the special tokens change how the text is cut: take them as nothing
+    else:  # the special tokens change how the text is cut: treat them as part of it
         prefix, suffix = [], []
     bos = tokenizer.bos_token_id
     return Policy(tuple(prefix), tuple(suffix), bool(prefix) and prefix[0] == bos)
@@ -52,8 +52,9 @@ def encode(tokenizer: Any, text: str) -> list[int]:
 def encode_beginning(tokenizer: Any, text: str, tokens: int) -> list[int]:
     """At least the first `tokens` tokens of a text, if it has them, without reading all of it.
 
-    The text is read in growing beginnings, so that what is returned is what the whole text would
-    begin with, but for a few tokens at the cut, which are left out.
+    It tokenizes longer and longer beginnings until one has enough tokens. The last tokens of a
+    beginning depend on where it was cut, so they are left out: what is returned is how the whole
+    text begins.
     """
     margin = 32
     size = max(_PARTS, 8 * tokens)
@@ -67,7 +68,7 @@ def encode_beginning(tokenizer: Any, text: str, tokens: int) -> list[int]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """transformers warns that a text is longer than the model's context: we cut it afterwards."""
+    """Hide the warning that a text is longer than the model's context: we cut it afterwards."""
     logger = logging.getLogger("transformers")
     level = logger.level
     logger.setLevel(logging.ERROR)

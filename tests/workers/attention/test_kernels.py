@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from dense_kernels import head_kernels
 from tiny_families import build
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from lacuna.theory.kernels import standard_slopes
-from workers.attention.kernels import KernelRecorder, document_kernels, finest_detail
+from workers.attention.kernels import KernelRecorder, finest_detail
 from workers.attention.statistics import Detail, KernelStatistics
 from workers.instrument import attention, inspect
 from workers.instrument.attention import AttentionCall, BatchShape
@@ -36,7 +37,7 @@ def ids(one_thread: None) -> Tensor:
 
 
 def watched(
-    model: PreTrainedModel, ids: Tensor, detail: Detail = "per_head", size: int = 3
+    model: PreTrainedModel, ids: Tensor, detail: Detail = "mean", size: int = 3
 ) -> KernelStatistics:
     with KernelRecorder(model, inspect(model), detail) as recorder, torch.no_grad():
         for batch in ids.split(size):
@@ -54,9 +55,12 @@ def test_kernels_equal_eager_attention(family: str, ids: Tensor) -> None:
     found = watched(build(family), ids)
     expected = [weights for weights in maps if weights is not None]
     assert len(found.layers) == len(expected)
-    for layer, weights in zip(found.layers, expected, strict=True):
+    by_head = head_kernels(build(family), ids)
+    for layer, heads, weights in zip(found.layers, by_head, expected, strict=True):
         mean = weights[..., :LENGTH].double().mean(0).numpy()
-        np.testing.assert_allclose(layer.head_kernels(), mean, atol=5e-6)
+        np.testing.assert_allclose(heads, mean, atol=5e-6)
+        np.testing.assert_allclose(layer.mean_kernel(), mean.mean(0), atol=5e-6)
+        np.testing.assert_allclose(layer.last_row, mean[:, -1], atol=5e-6)
     last = np.mean([w[:, :, -1, :LENGTH].double().mean((0, 1)).numpy() for w in expected], axis=0)
     np.testing.assert_allclose(found.last_token_attention, last, atol=5e-6)
 
@@ -77,8 +81,10 @@ def test_falcon_with_alibi_equals_the_softmax_of_its_own_operands(
     with torch.no_grad():
         model(input_ids=ids, use_cache=False)
     assert len(seen) == len(found.layers)
-    for layer, weights in zip(found.layers, seen, strict=True):
-        np.testing.assert_allclose(layer.head_kernels(), weights.mean(0).numpy(), atol=1e-6)
+    monkeypatch.undo()
+    for layer, heads, weights in zip(found.layers, head_kernels(model, ids), seen, strict=True):
+        np.testing.assert_allclose(heads, weights.mean(0).numpy(), atol=1e-6)
+        np.testing.assert_allclose(layer.mean_kernel(), weights.mean((0, 1)).numpy(), atol=1e-6)
 
 
 def gradient(model: PreTrainedModel, ids: Tensor) -> Tensor:
@@ -107,7 +113,7 @@ def test_watching_leaves_the_gradient_alone(family: str, ids: Tensor) -> None:
     torch.testing.assert_close(under_watch, alone, rtol=1e-4, atol=1e-6 * float(alone.abs().max()))
     without_gradient = watched(model, ids)
     for a, b in zip(recorder.result().layers, without_gradient.layers, strict=True):
-        np.testing.assert_allclose(a.head_kernels(), b.head_kernels(), atol=1e-6)
+        np.testing.assert_allclose(a.mean_kernel(), b.mean_kernel(), atol=1e-6)
 
 
 @contextmanager
@@ -131,17 +137,17 @@ def test_recomputed_layers_count_once(family: str, ids: Tensor) -> None:
         recorder.start_batch(ids)
         gradient(model, ids)
     for a, b in zip(recorder.result().layers, plain.layers, strict=True):
-        np.testing.assert_allclose(a.head_kernels(), b.head_kernels(), atol=1e-6)
+        np.testing.assert_allclose(a.mean_kernel(), b.mean_kernel(), atol=1e-6)
         np.testing.assert_allclose(a.diagonal, b.diagonal, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("family", EVERY_PATH)
-def test_coarser_details_follow_from_the_finest(family: str, ids: Tensor) -> None:
+def test_what_is_kept_follows_from_the_kernels_of_every_head(family: str, ids: Tensor) -> None:
     model = build(family)
-    fine, mean, distance = (watched(model, ids, d) for d in ("per_head", "mean", "distance"))
-    for full, average, profile in zip(fine.layers, mean.layers, distance.layers, strict=True):
-        kernels = full.head_kernels()
-        np.testing.assert_allclose(average.mean_kernel(), full.mean_kernel(), atol=1e-6)
+    mean, distance = watched(model, ids, "mean"), watched(model, ids, "distance")
+    by_head = head_kernels(model, ids)
+    for kernels, average, profile in zip(by_head, mean.layers, distance.layers, strict=True):
+        np.testing.assert_allclose(average.mean_kernel(), kernels.mean(0), atol=1e-6)
         assert profile.distance is not None
         assert profile.first is not None
         np.testing.assert_allclose(profile.first, kernels[:, :, 0], atol=1e-6)
@@ -150,9 +156,9 @@ def test_coarser_details_follow_from_the_finest(family: str, ids: Tensor) -> Non
         for d in range(LENGTH - 1):
             along = [kernels[:, i, i - d] for i in range(d + 1, LENGTH)]
             np.testing.assert_allclose(profile.distance[:, d], np.mean(along, 0), atol=1e-6)
-        for other in (average, profile):
-            np.testing.assert_allclose(other.last_row, full.last_row, atol=1e-9)
-            np.testing.assert_allclose(other.content(), full.content(), atol=1e-9)
+        np.testing.assert_allclose(average.last_row, kernels[:, -1], atol=1e-6)
+        np.testing.assert_allclose(profile.last_row, average.last_row, atol=1e-9)
+        np.testing.assert_allclose(profile.content(), average.content(), atol=1e-9)
 
 
 @pytest.mark.parametrize("family", EVERY_PATH)
@@ -165,7 +171,7 @@ def test_blocks_and_batches_do_not_matter(
     in_parts = watched(model, ids, size=2)
     assert at_once.documents == in_parts.documents == 3
     for a, b in zip(at_once.layers, in_parts.layers, strict=True):
-        np.testing.assert_allclose(a.head_kernels(), b.head_kernels(), atol=1e-6)
+        np.testing.assert_allclose(a.mean_kernel(), b.mean_kernel(), atol=1e-6)
         np.testing.assert_allclose(a.off_diagonal, b.off_diagonal, rtol=1e-4, atol=1e-6)
 
 
@@ -240,7 +246,7 @@ def test_mask_as_the_model_sees_it(family: str, kinds: list[str], ids: Tensor) -
     for layer, kind in zip(watched(model, ids).layers, kinds, strict=True):
         assert layer.mask.kind == kind
         assert layer.mask.window == (WINDOW if kind == "window" else None)
-        seen = layer.head_kernels().sum(0) > 0
+        seen = layer.mean_kernel() > 0
         np.testing.assert_array_equal(seen.sum(-1), layer.mask.visible)
         if kind == "window":
             assert seen[-1].nonzero()[0][0] == LENGTH - WINDOW
@@ -250,15 +256,15 @@ def test_mask_as_the_model_sees_it(family: str, kinds: list[str], ids: Tensor) -
 
 def test_rows_sum_to_one_except_with_sinks(ids: Tensor) -> None:
     for layer in watched(build("llama"), ids).layers:
-        np.testing.assert_allclose(layer.head_kernels().sum(-1), 1, atol=1e-5)
+        np.testing.assert_allclose(layer.mean_kernel().sum(-1), 1, atol=1e-5)
     for layer in watched(build("gpt_oss"), ids).layers:
-        assert layer.head_kernels().sum(-1).max() < 1 - 1e-3
+        assert layer.mean_kernel().sum(-1).max() < 1 - 1e-3
 
 
 @pytest.mark.parametrize("family", EVERY_PATH)
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_shortest_documents(family: str, length: int, ids: Tensor) -> None:
-    for detail in ("per_head", "mean", "distance"):
+    for detail in ("mean", "distance"):
         found = watched(build(family), ids[:, :length], detail)
         assert np.isfinite(found.last_token_attention).all()
         assert all(np.isfinite(layer.content()).all() for layer in found.layers)
@@ -299,7 +305,7 @@ def test_passes_may_be_begun_anew(complete: int, ids: Tensor) -> None:
         found = recorder.result()
     assert found.documents == 3
     np.testing.assert_allclose(
-        found.layers[0].head_kernels(), watched(model, ids).layers[0].head_kernels(), atol=1e-6
+        found.layers[0].mean_kernel(), watched(model, ids).layers[0].mean_kernel(), atol=1e-6
     )
 
 
@@ -314,39 +320,14 @@ def test_documents_of_two_lengths_do_not_mix(ids: Tensor) -> None:
             model(input_ids=ids[:, :9])
 
 
-@pytest.mark.parametrize("family", ["llama", "bloom", "falcon_alibi", "gpt_oss"])
-def test_one_documents_kernels(family: str, ids: Tensor) -> None:
-    model = build(family)
-    found = inspect(model)
-    kernels = [document_kernels(model, found, row) for row in ids]
-    for index, layer in enumerate(watched(model, ids).layers):
-        mean = np.mean([document[index] for document in kernels], axis=0)
-        np.testing.assert_allclose(layer.head_kernels(), mean, atol=1e-6)
-
-
-def test_binned_kernels_keep_mass(ids: Tensor) -> None:
-    model, edges = build("llama"), [0, 1, 2, 7, 20, 24]
-    found = inspect(model)
-    full = document_kernels(model, found, ids[0])
-    for binned, kernel in zip(document_kernels(model, found, ids[0], edges), full, strict=True):
-        columns = np.add.reduceat(kernel, edges[:-1], axis=2)
-        rows = np.add.reduceat(columns, edges[:-1], axis=1) / np.diff(edges)[:, None]
-        np.testing.assert_allclose(binned, rows, atol=1e-6)
-        np.testing.assert_allclose(binned.sum(-1), 1, atol=1e-5)
-
-
 def test_detail_follows_the_budget() -> None:
-    model = build("llama")
-    found = inspect(model)
+    found = inspect(build("llama"))
     size = 4 * 4 * 100**2  # layers x bytes x n^2
-    assert finest_detail(model, found, 100, budget=4 * size) == "per_head"
-    assert finest_detail(model, found, 100, budget=4 * size - 1) == "mean"
-    assert finest_detail(model, found, 100, budget=size - 1) == "distance"
+    assert finest_detail(found, 100, budget=size) == "mean"
+    assert finest_detail(found, 100, budget=size - 1) == "distance"
 
 
 def test_kernels_that_were_not_kept_are_refused(ids: Tensor) -> None:
     layer = watched(build("llama"), ids, "distance").layers[0]
     with pytest.raises(ValueError, match="detail"):
         layer.mean_kernel()
-    with pytest.raises(ValueError, match="per_head"):
-        watched(build("llama"), ids, "mean").layers[0].head_kernels()

@@ -10,7 +10,7 @@ from tiny_families import build
 
 from lacuna.theory import kernels, rollout
 from workers.attention.kernels import KernelRecorder
-from workers.attention.statistics import MarginKernel, fit, measured_kernel
+from workers.attention.statistics import MarginKernel, fit_margins, measured_kernel
 from workers.instrument import inspect
 
 F64 = NDArray[np.float64]
@@ -36,7 +36,7 @@ def random_kernel(n: int, heads: int, seed: int) -> F64:
 @given(n=st.integers(1, 40), heads=st.integers(1, 3), seed=st.integers(0, 1000))
 def test_has_the_margins_of_any_kernel(n: int, heads: int, seed: int) -> None:
     distance, first = margins(random_kernel(n, heads, seed))
-    dense = fit(distance, first, steps=5000, tolerance=1e-9).dense()
+    dense = fit_margins(distance, first, steps=5000, tolerance=1e-9).dense()
     again = margins(dense)
     np.testing.assert_allclose(dense.sum(-1), 1, atol=1e-9)
     assert (dense >= 0).all()
@@ -49,7 +49,7 @@ def test_recovers_a_distance_kernel_exactly(window: int | None) -> None:
     """ALiBi's kernel is of the fitted form, so two margins say everything about it."""
     n = 50
     kernel = kernels.alibi(n, kernels.standard_slopes(4), window=window).dense()
-    found = fit(*margins(kernel), steps=5000, tolerance=1e-12)
+    found = fit_margins(*margins(kernel), steps=5000, tolerance=1e-12)
     np.testing.assert_allclose(found.dense(), kernel, atol=1e-7)
 
 
@@ -71,7 +71,7 @@ def test_apply_is_the_dense_product(n: int, seed: int) -> None:
 
 def test_heads_that_never_look_at_themselves() -> None:
     distance, first = np.array([[0.0, 1.0, 0.0]]), np.array([[1.0, 1.0, 0.0]])
-    dense = fit(distance, first).dense()[0]
+    dense = fit_margins(distance, first).dense()[0]
     np.testing.assert_allclose(dense, [[1, 0, 0], [1, 0, 0], [0, 1, 0]])
 
 
@@ -82,7 +82,7 @@ def test_long_inputs_predict_like_short_ones(family: str) -> None:
     found = inspect(model)
     ids = torch.randint(3, 131, (4, 48), generator=torch.Generator().manual_seed(0))
     mixing, curves = np.full(4, 0.4), []
-    for detail in ("per_head", "distance"):
+    for detail in ("mean", "distance"):
         with KernelRecorder(model, found, detail) as recorder, torch.no_grad():
             recorder.start_batch(ids)
             model(input_ids=ids, use_cache=False)

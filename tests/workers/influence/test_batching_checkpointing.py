@@ -37,7 +37,10 @@ def test_gradients_and_statistics_are_the_same(
     results = []
     for plan in (BatchPlan(2), BatchPlan(2, checkpointing=True)):
         monkeypatch.setattr(batching, "plan_batches", lambda *_args, plan=plan, **_options: plan)
-        mixing, kernels = MixingRecorder(loaded.model, found.branches), KernelRecorder(loaded.model, found)
+        mixing, kernels = (
+            MixingRecorder(loaded.model, found.branches),
+            KernelRecorder(loaded.model, found),
+        )
         measured = influence.measure(loaded, given, recorders=[mixing, kernels])
         results.append((measured, mixing, kernels.result()))
     (plain, mixing, kernels), (thrifty, mixing_again, kernels_again) = results

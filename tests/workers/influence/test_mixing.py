@@ -96,7 +96,9 @@ def test_coefficients_scale_the_norms(tiny_model: Callable[..., Any]) -> None:
     model, given = tiny_model(), some_documents(count=1)
     plain = [MixingRecorder(model, llama_branches())]
     doubled = [
-        AttentionBranch(HookPoint(s.update.path, "output", 0, 2.0), HookPoint(s.stream.path, "input", 0, -3.0))
+        AttentionBranch(
+            HookPoint(s.update.path, "output", 0, 2.0), HookPoint(s.stream.path, "input", 0, -3.0)
+        )
         for s in llama_branches()
     ]
     scaled = [MixingRecorder(model, doubled)]
@@ -122,7 +124,10 @@ def test_no_update_is_no_mixing(tiny_model: Callable[..., Any]) -> None:
 
 def test_a_pass_that_failed_leaves_no_trace(tiny_model: Callable[..., Any]) -> None:
     model, given = tiny_model(), some_documents(count=2)
-    with MixingRecorder(model, llama_branches()) as once, MixingRecorder(model, llama_branches()) as twice:
+    with (
+        MixingRecorder(model, llama_branches()) as once,
+        MixingRecorder(model, llama_branches()) as twice,
+    ):
         once.start_batch(given.ids)
         twice.start_batch(given.ids.flip(0))
         model.model.layers[0](model.model.embed_tokens(given.ids), position_embeddings=(

@@ -19,7 +19,8 @@ from lacuna.contract.profile_requests import PREDICTION_NAMES
 from workers.attention.kernels import KernelRecorder
 from workers.documents import DocumentSet
 from workers.influence import influence
-from workers.influence.mixing import MixingRecorder, Recorder
+from workers.influence.batching import Recorder
+from workers.influence.mixing import MixingRecorder
 from workers.instrument import Instrumentation, describe_positions, inspect
 from workers.job import predictions
 from workers.models.loaded import LoadedModel
@@ -81,7 +82,7 @@ def _measured(model_type: str, model: PreTrainedModel) -> Row:
 
 def _failure(
     model: PreTrainedModel, found: Instrumentation
-) -> tuple[str | None, moments.Prediction | None]:
+) -> tuple[str | None, moments.SecondMomentPrediction | None]:
     """Run a whole measurement with its predictions; what went wrong, if anything."""
     recorders: list[Recorder] = []
     mixing = MixingRecorder(model, found.branches)

@@ -33,7 +33,7 @@ def alone(one_thread: None) -> None:
 
 @cache
 def seen(family: str, detail: Detail = "mean") -> tuple[KernelStatistics, list[np.ndarray]]:
-    """What the recorder kept, and the head-averaged kernels of eager attention, [n, n] per layer."""
+    """What the recorder kept, and eager kernels averaged over heads, [n, n] per layer."""
     generator = torch.Generator().manual_seed(5)
     ids = torch.randint(3, 131, (3, LENGTH), generator=generator)
     model, eager = build(family), build(family, "eager")
@@ -46,7 +46,9 @@ def seen(family: str, detail: Detail = "mean") -> tuple[KernelStatistics, list[n
     return recorder.result(), kept
 
 
-def evidence(family: str, scale: Scale = "model", detail: Detail = "mean") -> predictions.PredictionInputs:
+def evidence(
+    family: str, scale: Scale = "model", detail: Detail = "mean"
+) -> predictions.PredictionInputs:
     found, _ = seen(family, detail)
     return predictions.PredictionInputs(LENGTH, LAMBDAS[: len(found.layers)], found, scale)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_families import build  # type: ignore[import-not-found, unused-ignore]
+from tiny_families import HEADS, WIDTH, build  # type: ignore[import-not-found, unused-ignore]
 
 from lacuna import views
 from lacuna.contract.profile_requests import PREDICTION_NAMES, ProfileRequest
@@ -16,6 +16,8 @@ from lacuna.contract.profiles import Profile
 from lacuna.theory import agreement
 from service.settings import Settings
 from workers.job import ProfileHandler
+from workers.job.profile import needle_to_wire
+from workers.recall.needle import NeedleResult
 
 Run = Callable[..., Profile]
 
@@ -156,3 +158,39 @@ def test_equal_requests_give_equal_bodies(run: Run) -> None:
     once, again = run(), run()
     volatile = {"timings", "environment", "created_at"}
     assert once.model_dump_json(exclude=volatile) == again.model_dump_json(exclude=volatile)
+
+
+def test_retrieval_agrees_with_the_facts_own_tokens_and_not_with_their_first() -> None:
+    values = np.array([-3.0, -2.0, -1.0])
+    influence = np.repeat([0.1, 1.0, 2.0], 10)
+    influence[0] = 5.0  # a spike on the first token of the first fact
+    starts = np.array([[0.0, 10.0, 20.0]])
+    told = needle_to_wire(
+        NeedleResult(
+            depths=starts[0] / 30,
+            positions=starts[0],
+            log_probability=values,
+            low=values,
+            high=values,
+            baseline=-9.0,
+            by_fact=values[None],
+            starts=starts,
+            tokens=np.array([9.0]),
+        ),
+        influence,
+    )
+    assert told.spearman_with_influence == pytest.approx(1.0)
+    assert (told.facts, told.baseline, told.position) == (1, -9.0, [0, 10, 20])
+
+
+def test_the_description_states_what_was_used(run: Run) -> None:
+    model = run("bloom", predictions=[]).model
+    assert (model.architecture, model.id, model.support) == ("bloom", "local:tiny", "full")
+    assert (model.layers, model.attention_layers, model.heads) == (4, 4, HEADS)
+    assert (model.width, model.vocabulary, model.max_length) == (WIDTH, 300, None)
+    assert (model.positional_encoding, model.window, model.block) == ("alibi", None, "sequential")
+    assert model.attention_implementation == "eager"
+    assert len(model.revision or "") == 40
+    assert len(model.tokenizer_digest or "") == 32
+    hybrid = run("jamba", predictions=[]).model
+    assert "2 of 4 layers" in hybrid.support_notes[0]

@@ -1,14 +1,25 @@
-"""What the hooks show, and that putting it back changes nothing."""
+"""One document's streams, binned kernels and cotangents against the same written out."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
-from tiny_families import build
+from dense_kernels import head_kernels
+from dense_rivals import bin_kernels
+from tiny_families import WIDTH, build
 from torch import Tensor
 
+from lacuna.theory import binning
 from workers.instrument import BranchReader, inspect
-from workers.second_moment import streams
+from workers.instrument.attention import BatchShape
+from workers.instrument.capture import capturing
+from workers.second_moment.streams import (
+    BinnedKernelObserver,
+    Streams,
+    column_cotangents,
+    run_to_last_update,
+)
 
 FAMILIES = ["gpt2", "llama", "bloom", "opt", "falcon_parallel", "granite", "gemma2", "openai_gpt"]
 
@@ -30,7 +41,7 @@ def test_it_shows_what_the_reader_reads_and_stops_behind_the_last_site(family: s
         lambda *_: head_ran.append(True) or None
     )
     with torch.no_grad():
-        streams.run_to_last_update(
+        run_to_last_update(
             model,
             branches,
             ids,
@@ -54,14 +65,14 @@ def test_what_is_put_in_goes_on(family: str) -> None:
     updates: list[Tensor] = []
     again: list[Tensor] = []
     with torch.no_grad():
-        streams.run_to_last_update(
+        run_to_last_update(
             model,
             branches,
             first,
             lambda _t, found: streams.append(found.clone()),
             lambda _t, found: updates.append(found.clone()),
         )
-        streams.run_to_last_update(
+        run_to_last_update(
             model,
             branches,
             second,
@@ -81,5 +92,66 @@ def test_the_model_is_left_without_hooks() -> None:
         raise KeyError("from a callback")
 
     with torch.no_grad(), pytest.raises(KeyError):
-        streams.run_to_last_update(model, branches, ids, fail, fail)
+        run_to_last_update(model, branches, ids, fail, fail)
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
+
+
+@pytest.mark.parametrize("family", ["llama", "bloom", "falcon_alibi", "mistral_window"])
+@pytest.mark.parametrize("bins", [7, 30])
+def test_bins_are_the_means_of_the_dense_kernels(family: str, bins: int) -> None:
+    model = build(family)
+    found = inspect(model)
+    ids = torch.randint(3, 130, (30,), generator=torch.Generator().manual_seed(0))
+    bounds = binning.edges(30, bins)
+    watch = BinnedKernelObserver(torch.from_numpy(bounds))
+    with torch.no_grad(), capturing(model, found.capture, watch, BatchShape(1, 30)):
+        model(input_ids=ids[None], use_cache=False)
+    for number, dense in enumerate(head_kernels(model, ids[None])):
+        ours = watch.kernel(number)
+        rival = bin_kernels(dense, bounds)
+        assert watch.heads(number) == len(dense)
+        np.testing.assert_allclose(ours.mass, rival.mass, atol=1e-5)
+        value = torch.randn(len(bounds) - 1, len(dense), 3)
+        mixed = watch.mix(number, value).numpy()
+        share = rival.mass * np.diff(bounds) / np.diff(bounds)[:, None]
+        np.testing.assert_allclose(mixed, np.einsum("hij,jhd->ihd", share, value), atol=1e-4)
+        if bins == 30:
+            assert ours.square is None
+            continue
+        assert ours.square is not None
+        assert rival.square is not None
+        assert ours.diagonal is not None
+        assert rival.diagonal is not None
+        np.testing.assert_allclose(ours.square, rival.square, atol=1e-5)
+        np.testing.assert_allclose(ours.diagonal, rival.diagonal, atol=1e-5)
+    assert watch.least_row_sum == pytest.approx(1, abs=1e-4)
+
+
+def test_a_column_is_the_gradient_of_a_one_token_prompt() -> None:
+    """For a document of one token the column is the gradient itself."""
+    model = build("gpt2")
+    branches = inspect(model).branches
+    ids = torch.tensor([[9]])
+    streams = Streams([], [])
+    with torch.no_grad():
+        run_to_last_update(
+            model,
+            branches,
+            ids,
+            lambda _t, found: streams.stream.append(found[0].clone()),
+            lambda _t, found: streams.update.append(found[0].clone()),
+        )
+    found = column_cotangents(model, branches, ids, streams, torch.Generator().manual_seed(3))
+    read = torch.randn(1, WIDTH, generator=torch.Generator().manual_seed(3))
+    x = streams.stream[0][None].requires_grad_()
+    hidden = x
+    for block in model.transformer.h[:-1]:
+        hidden = block(hidden)
+        hidden = hidden[0] if isinstance(hidden, tuple) else hidden
+    last = model.transformer.h[-1]
+    end = hidden + last.attn(last.ln_1(hidden))[0]
+    (gradient,) = torch.autograd.grad((end * read).sum(), x)
+    torch.testing.assert_close(found.stream[0][0], gradient[0, 0] / gradient.norm())
+    assert all(
+        vectors.norm(dim=-1).sub(1).abs().max() < 1e-5 for vectors in found.stream + found.update
+    )

@@ -13,11 +13,11 @@ from workers.models import sources
 
 def test_finds_folders_below_the_model_folder(save: Callable[..., Path], tmp_path: Path) -> None:
     folder = save()
-    assert sources.find("tiny", tmp_path / "models") == folder.resolve()
+    assert sources.local_folder("tiny", tmp_path / "models") == folder.resolve()
     (tmp_path / "models" / "alias").symlink_to(folder)
-    assert sources.find("alias", tmp_path / "models") == folder.resolve()
+    assert sources.local_folder("alias", tmp_path / "models") == folder.resolve()
     (tmp_path / "models" / "empty").mkdir()
-    assert sources.names(tmp_path / "models") == ["alias", "tiny"]
+    assert sources.local_names(tmp_path / "models") == ["alias", "tiny"]
 
 
 @pytest.mark.parametrize(
@@ -44,14 +44,14 @@ def test_never_leads_outside(name: str, tmp_path: Path, save: Callable[..., Path
     (root / "file").write_text("{}")
     (root / "outside").symlink_to(tmp_path / "x")
     with pytest.raises(ModelNotFound):
-        sources.find(name, root)
+        sources.local_folder(name, root)
 
 
 def test_an_absolute_folder_that_exists_is_no_name(
     save: Callable[..., Path], tmp_path: Path
 ) -> None:
     with pytest.raises(ModelNotFound):
-        sources.find(str(save()), tmp_path / "models")
+        sources.local_folder(str(save()), tmp_path / "models")
 
 
 def test_files_that_are_links_to_the_outside_are_not_read(
@@ -61,28 +61,28 @@ def test_files_that_are_links_to_the_outside_are_not_read(
     shutil.move(folder / "model.safetensors", tmp_path / "elsewhere")
     (folder / "model.safetensors").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ModelNotFound):
-        sources.find("tiny", tmp_path / "models")
-    assert sources.names(tmp_path / "models") == []
+        sources.local_folder("tiny", tmp_path / "models")
+    assert sources.local_names(tmp_path / "models") == []
 
 
 def test_switched_off_without_a_folder(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match="LACUNA_MODEL_DIR"):
-        sources.find("tiny", None)
-    assert sources.names(None) == []
-    assert sources.names(tmp_path / "absent") == []
+        sources.local_folder("tiny", None)
+    assert sources.local_names(None) == []
+    assert sources.local_names(tmp_path / "absent") == []
 
 
 def test_digest_is_of_contents_and_not_of_place_or_time(
     save: Callable[..., Path], tmp_path: Path
 ) -> None:
     folder = save()
-    before = sources.digest(folder)
+    before = sources.folder_digest(folder)
     copy = tmp_path / "models" / "copy"
     shutil.copytree(folder, copy)
     os.utime(copy / "config.json", (1, 1))
     (copy / "README.md").write_text("not read by loading")
-    assert sources.digest(copy) == before
+    assert sources.folder_digest(copy) == before
     weights = (copy / "model.safetensors").read_bytes()
     (copy / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
-    assert sources.digest(copy) != before
-    assert sources.digest(folder) == before
+    assert sources.folder_digest(copy) != before
+    assert sources.folder_digest(folder) == before
