@@ -132,8 +132,9 @@ def upper_bound(problem: OrderProblem) -> float:
     order = order[problem.lengths[order] > 0]
     taken = np.concatenate([[0], np.cumsum(problem.lengths[order])])
     bound = float(problem.weight[order] @ np.diff(best[taken]))
-    points = problem.weight[problem.lengths == 0].sum() * _densest_point(problem, end)
-    bound += float(points)
+    if order.size < problem.size:
+        points = problem.weight[problem.lengths == 0].sum() * _densest_point(problem, end)
+        bound += float(points)
     return bound if own is None else min(bound, float(own @ problem.weight))
 
 

@@ -1,11 +1,11 @@
-"""One curve of influence over positions: its density, its masses, and how it stretches.
+"""A curve of influence over positions: its density, its masses, and its form at another length.
 
 Token j of n covers the interval [j, j + 1), and the density is constant on each token. A curve at
-another length is the same density read on another grid, so masses stay exact.
+another length is the same density on another grid, so masses stay exact.
 
-To read a profile at the length of another prompt, `cumulative` anchors both ends: what the first
-and the last tokens receive (attention sink, recency) depends on their distance in tokens from the
-ends. Only the middle is stretched. Each part keeps its mass.
+`cumulative` reads a profile at the length of another prompt. It anchors both ends, because what the
+first and the last tokens receive (attention sink, recency) depends on their distance from the ends
+in tokens. Only the middle is stretched. Each part keeps its mass.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def normalised(values: npt.ArrayLike) -> F64:
     rows = np.asarray(values, dtype=np.float64)
     if rows.ndim == 0 or rows.shape[-1] == 0:
         raise ValueError("an influence curve needs at least one position")
-    if not np.isfinite(rows).all() or (rows < 0).any():
-        raise ValueError("influence must be finite and at least 0 at every position")
     peak = rows.max(axis=-1, keepdims=True)
+    if not (rows.min(initial=0.0) >= 0 and np.isfinite(peak).all()):  # NaN is neither
+        raise ValueError("influence must be finite and at least 0 at every position")
     if (peak == 0).any():
         raise ValueError("influence is 0 at every position, so it cannot be normalised")
-    # Division by the peak first: a row of huge norms would overflow in its sum, and one of
-    # denormals would lose its digits. (A peak below 1e-308 has no finite reciprocal.)
+    # Divide by the peak first: the sum of huge norms would overflow, and denormals would lose
+    # digits. Divide, not multiply: a peak below 1e-308 has no finite reciprocal.
     scaled = rows / peak
     return np.asarray(scaled / scaled.sum(axis=-1, keepdims=True), dtype=np.float64)
 
@@ -52,7 +52,8 @@ class Curve:
     """A normalised influence curve.
 
     Attributes:
-        influence: F64[n], sums to 1; anything non-negative is accepted and normalised.
+        influence: F64[n], sums to 1. The constructor accepts any non-negative values and
+            normalises them.
     """
 
     influence: F64
@@ -68,11 +69,11 @@ class Curve:
         return int(self.influence.size)
 
     def density(self) -> F64:
-        """F64[n]: n times the influence; 1 everywhere for a model that weighs all alike."""
+        """F64[n]: n times the influence. 1 is what every position gets from an even spread."""
         return self.influence * len(self)
 
     def cumulative(self) -> F64:
-        """F64[n+1]: mass in front of each token boundary, from 0 to exactly 1."""
+        """F64[n+1]: mass before each token boundary, from 0 to exactly 1."""
         total = np.concatenate(([0.0], np.cumsum(self.influence)))
         total /= total[-1]
         return np.minimum(total, 1.0)
@@ -102,13 +103,13 @@ class Curve:
     def bins(self, count: int) -> F64:
         """F64[count]: masses on `count` intervals of equal width; sums to 1.
 
-        Sums of pieces, not differences of the cumulative curve: those would leave rounding of
-        the size of the whole in the smallest bins.
+        Pieces are summed. Differences of the cumulative curve would be simpler, but their rounding
+        errors, of the size of the whole, would swamp the smallest bins.
         """
         n = len(self)
         if count < 1:
             raise ValueError(f"bins must be at least 1, not {count}")
-        # In units of 1/(n*count) of the prompt all boundaries are whole numbers.
+        # In units of 1/(n * count) of the prompt, all boundaries are whole numbers.
         edges = np.concatenate([np.arange(n + 1) * count, np.arange(1, count) * n])
         edges.sort(kind="stable")  # two ascending runs: merged in linear time
         edges = edges[np.concatenate([[True], np.diff(edges) > 0])]
@@ -118,11 +119,11 @@ class Curve:
 
 
 ANCHOR_FRACTION = 1 / 16
-"""Share of the profile's own length that is anchored at either end."""
+"""Share of the profile's own length that is anchored at each end."""
 
 
 def anchor(profile_length: int, prompt_length: int) -> int:
-    """Tokens anchored at either end: 1/16 of the profile, never more than 1/4 of the prompt.
+    """Tokens anchored at each end: 1/16 of the profile, at most 1/4 of the prompt.
 
     >>> anchor(256, 4096), anchor(256, 40), anchor(256, 1)
     (16, 10, 0)
@@ -134,15 +135,15 @@ def cumulative(influence: F64, length: int, *, anchored: bool = True) -> F64:
     """Cumulative influence F at every token boundary of a prompt of `length` tokens.
 
     Args:
-        influence: non-negative, any positive sum, shape [n0].
-        length: n, tokens of the prompt, at least 1.
-        anchored: keep head and tail at their distance in tokens from the ends. False stretches
-            the whole curve: right for a curve over relative positions.
+        influence: F64[n0], non-negative, any positive sum.
+        length: n >= 1, tokens of the prompt.
+        anchored: keep both ends at their distance in tokens from the ends. False stretches the
+            whole curve, which is right for a curve over relative positions.
 
     Returns:
-        F, shape [n + 2]: F[j] is the mass on tokens before j, F[0] = 0, F[n] = 1. One more entry
-        continues the last token's slope, so that F[j + 1] - F[j] is defined at j = n, where a
-        chunk of zero length may stand.
+        F, F64[n + 2]: F[j] is the mass on tokens before j, F[0] = 0, F[n] = 1. The last entry
+        continues the slope of the last token, so that F[j + 1] - F[j] is defined at j = n, where
+        a chunk of length 0 may stand.
 
     Raises:
         ValueError: the curve is empty, negative, not finite or without mass.
@@ -169,7 +170,7 @@ def cumulative(influence: F64, length: int, *, anchored: bool = True) -> F64:
 
 
 def _knots(n0: int, n: int, ends: int) -> F64:
-    """Where the boundaries 0..n0 of the profile lie in the prompt."""
+    """Where the profile's boundaries 0..n0 lie in the prompt, F64[n0 + 1]; `ends` are anchored."""
     k = np.arange(n0 + 1.0)
     if ends == 0:
         return k * (n / n0)
