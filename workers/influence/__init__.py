@@ -1,1 +1,1 @@
-"""Measurements: influence by gradients, mixing by hooks, needles, attention kernels."""
+"""Measured influence, and the mixing coefficient that is recorded in the same passes."""

@@ -14,7 +14,7 @@ IDS = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
 
 
 class Bare(nn.Module):
-    """The least that `passes` asks of a model; subclasses call the head in their own ways."""
+    """The least that `model_pass` needs of a model; subclasses call the head in their own ways."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,0 +1,1 @@
+"""What the attention of a model was seen to do: kernels, content logits, masks, biases."""

@@ -1,0 +1,1 @@
+"""The second-moment prediction, from gains measured at single tokens."""
