@@ -273,11 +273,11 @@ def group_rows(population: Population, times: int) -> Iterator[Row]:
             one, other = population.norms[rows[:count]], population.norms[rows[count:]]
             names = [f"tenth_{number}" for number in range(1, 11)]
             a, b = summary(one), summary(other)
-            found = pairs.compare_groups(a.masses, b.masses, names)
+            found = pairs.compare_groups(a.tenths, b.tenths, names)
             verdicts.append(found.verdict)
             detectable.append(found.detectable)
             raised = summary(other * tail)
-            seen.append(pairs.compare_groups(a.masses, raised.masses, names).verdict)
+            seen.append(pairs.compare_groups(a.tenths, raised.tenths, names).verdict)
         where = f"{population.name}, {count} against {count} other documents"
         alarms, equal = (
             np.mean([v == w for v in verdicts]) for w in ("difference", "no_difference")
@@ -292,7 +292,7 @@ def group_rows(population: Population, times: int) -> Iterator[Row]:
 
 def sampling_rows(population: Population, times: int) -> Iterator[Row]:
     """Documents added until the masses of tenths are known well enough."""
-    masses = summary(population.norms).masses
+    masses = summary(population.norms).tenths
     truth = population.curve(masses)
     rule = sampling.DOCUMENTS
     used, point, whole, narrow = [], [], [], []

@@ -23,16 +23,23 @@ from lacuna.contract.profiles import (
     DeadZoneView,
     Force,
     Interval,
+    Measured,
     Profile,
     Shape,
     Source,
     ZoneChange,
+    ZoneVerdict,
 )
+from lacuna.evidence import zones
 from lacuna.theory import agreement, rollout, shape
 from lacuna.theory.curve import Curve
 
 Number = Callable[[float], float]
 """How a number goes on the wire: `rounded`, or `float` for all of its digits."""
+
+
+BANDS = ("low", "high", "simultaneous_low", "simultaneous_high")
+"""The bands of a profile's smoothed curve, by field."""
 
 
 def zone_of(
@@ -44,7 +51,7 @@ def zone_of(
 
 
 def zone_to_wire(found: shape.DeadZone | None, number: Number = rounded) -> DeadZone | None:
-    """A dead zone with its bands, where there are any."""
+    """A dead zone without bands: they need the single documents."""
     if found is None:
         return None
     return DeadZone(
@@ -55,16 +62,7 @@ def zone_to_wire(found: shape.DeadZone | None, number: Number = rounded) -> Dead
         min_density=number(found.min_density),
         argmin=found.argmin,
         threshold=found.threshold,
-        start_band=_band(found.start_band, number),
-        end_band=_band(found.end_band, number),
-        support=found.support,
     )
-
-
-def _band(found: shape.Interval | None, number: Number) -> Interval | None:
-    if found is None:
-        return None
-    return Interval(low=number(found.low), high=number(found.high))
 
 
 def shape_of(influence: npt.ArrayLike, number: Number = rounded) -> Shape:
@@ -120,7 +118,8 @@ def binned(profile: Profile, bins: int) -> Profile:
     """The profile with every curve over positions as masses of `bins` equal intervals.
 
     The band of a bin is the sum of its positions' bands, which is at least as wide as the band of
-    the sum; the same holds for the standard error. Dead zones and other positions stay in tokens.
+    the sum; the same holds for the standard error. Dead zones and other positions stay in tokens,
+    and summaries of documents as they are.
 
     Raises:
         InvalidRequest: more bins than positions.
@@ -133,9 +132,9 @@ def binned(profile: Profile, bins: int) -> Profile:
         )
     curves = {
         name: rebin(getattr(measured, name), bins)
-        for name in ("influence", "low", "high", "per_document")
+        for name in ("influence", "mean_of_norms", "smoothed")
     }
-    for name in ("last_token_attention", "standard_error"):
+    for name in (*BANDS, "last_token_attention", "standard_error"):
         if (values := getattr(measured, name)) is not None:
             curves[name] = rebin(values, bins)
     predictions = {
@@ -173,7 +172,7 @@ def curve(profile: Profile, source: Source) -> list[float]:
     measured = profile.measured
     curves = {
         "measured": measured.influence,
-        "per_document": measured.per_document,
+        "mean_of_norms": measured.mean_of_norms,
         "last_token_attention": measured.last_token_attention,
     } | {name: prediction.influence for name, prediction in profile.predictions.items()}
     found = curves.get(source)
@@ -184,16 +183,48 @@ def curve(profile: Profile, source: Source) -> list[float]:
 
 
 def dead_zone(profile: Profile, threshold: float, source: Source) -> DeadZoneView:
-    """The dead zone of one curve of a profile at any threshold.
-
-    The bootstrap band needs the single documents, so only the zone that was stored has one.
-    """
-    stored = profile.dead_zone
-    if source == "measured" and stored is not None and stored.threshold == threshold:
-        zone: DeadZone | None = stored
+    """The dead zone of one curve of a profile at any threshold, with its bands where it has any."""
+    values = curve(profile, source)
+    if source == "measured" and threshold == shape.THRESHOLD:
+        zone, verdict = profile.dead_zone, profile.dead_zone_verdict
+    elif source == "measured":
+        zone, verdict = banded_zone(zone_of(values, threshold), _ends(profile.measured, threshold))
     else:
-        zone = zone_of(curve(profile, source), threshold)
-    return DeadZoneView(profile=profile.id, source=source, threshold=threshold, dead_zone=zone)
+        return DeadZoneView(
+            profile=profile.id,
+            source=source,
+            threshold=threshold,
+            dead_zone=zone_of(values, threshold),
+        )
+    return DeadZoneView(
+        profile=profile.id, source=source, threshold=threshold, dead_zone=zone, verdict=verdict
+    )
+
+
+def banded_zone(zone: DeadZone | None, ends: zones.ZoneEnds) -> tuple[DeadZone | None, ZoneVerdict]:
+    """The estimated zone with the bands of its ends, and the verdict on it.
+
+    The bands are left out where they are of another stretch than the one estimated.
+    """
+    if zone is None or ends.start is None or ends.end is None:
+        return zone, ends.verdict
+    start, end = ends.start, ends.end
+    if not (start[0] <= zone.start <= start[1] and end[0] <= zone.end <= end[1]):
+        return zone, ends.verdict
+    bands = {
+        "start_band": Interval(low=start[0], high=start[1]),
+        "end_band": Interval(low=end[0], high=end[1]),
+    }
+    return zone.model_copy(update=bands), ends.verdict
+
+
+def _ends(measured: Measured, threshold: float) -> zones.ZoneEnds:
+    """Bounds of the zone at a threshold, from the bands that the profile keeps."""
+    found = [getattr(measured, name) for name in BANDS]
+    if any(band is None for band in found):
+        return zones.ZoneEnds("undecided")
+    low, high, least, most = (np.asarray(band) * len(band) for band in found)
+    return zones.zone_of_bands(low, high, least, most, threshold=threshold)
 
 
 def rows(profile: Profile, bins: int | None) -> list[dict[str, float]]:
@@ -216,12 +247,12 @@ def columns_of(profile: Profile) -> dict[str, list[float]]:
     measured = profile.measured
     columns = {
         "measured": measured.influence,
-        "low": measured.low,
-        "high": measured.high,
-        "per_document": measured.per_document,
+        "smoothed": measured.smoothed,
+        "mean_of_norms": measured.mean_of_norms,
     }
-    if measured.last_token_attention is not None:
-        columns["last_token_attention"] = measured.last_token_attention
+    for name in (*BANDS, "last_token_attention"):
+        if (values := getattr(measured, name)) is not None:
+            columns[name] = values
     return columns | {name: p.influence for name, p in profile.predictions.items()}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import os
 import shutil
 import signal
@@ -20,20 +20,22 @@ import redis.asyncio
 from lacuna.contract.models import ModelDescription
 from lacuna.contract.profile_requests import ProfileRequest
 from lacuna.contract.profiles import (
-    DeadZone,
     Environment,
-    Measured,
     Mixing,
-    Prediction,
     Profile,
     RequestEcho,
-    Shape,
     Timings,
 )
-from lacuna.evidence import aggregates
-from lacuna.theory import agreement, shape
 from service.local import store
 from service.store.connection import connect, connect_async
+from workers.influence.curves import (
+    Curves,
+    measured_to_wire,
+    prediction_to_wire,
+    sampling_to_wire,
+    shape_to_wire,
+    zone_to_wire,
+)
 
 
 @pytest.fixture
@@ -153,25 +155,22 @@ def make_request() -> Callable[..., ProfileRequest]:
 MakeProfile = Callable[..., Profile]
 
 
-def _rounded(values: np.ndarray) -> list[float]:
-    return [float(f"{value:.6g}") for value in values]
-
-
+@functools.cache
 def make(
-    *, identifier: str = "a" * 32, tokens: int = 64, seed: int = 0, model: str = "preset:gpt2"
+    *,
+    identifier: str = "a" * 32,
+    tokens: int = 64,
+    seed: int = 0,
+    model: str = "preset:gpt2",
+    documents: int = 32,
 ) -> Profile:
     """A U-shaped profile with noise, its band and one prediction."""
     generator = np.random.default_rng(seed)
     position = (np.arange(tokens) + 0.5) / tokens
     ideal = 0.3 + 2 * np.exp(-8 * position) + 3 * np.exp(-25 * (1 - position))
-    norms = ideal * generator.lognormal(0, 0.3, (8, tokens))
-    influence = aggregates.mean_of_norms(norms)
-    curves = aggregates.bootstrap(norms, "mean", draws=50, seed=0)
-    low, high = aggregates.band(curves)
-    predicted = ideal / ideal.sum()
-    zone = shape.dead_zone(influence, curves=curves)
-    form = dataclasses.asdict(shape.shape(influence))
-    form["class"] = form.pop("name")
+    norms = ideal * generator.lognormal(0, 0.3, (documents, tokens))
+    curves = Curves(norms, tuple(f"{row:032x}" for row in range(len(norms))), "rms")
+    zone, verdict = zone_to_wire(curves)
     return Profile(
         id=identifier,
         model=ModelDescription(
@@ -184,29 +183,22 @@ def make(
             model=model, revision=None, weights="random", seed=0, sequence_length=tokens,
             objective="jacobian", probes=4, positional_encoding="on", content_scale="model",
             dtype="float32", documents_source="random_tokens", documents_name=None,
-            documents_asked=8, documents_digest="0" * 64, target_digest=None, leading_bos=False,
-            needle=None,
+            documents_asked=documents, documents_most=None, documents_digest="0" * 64,
+            target_digest=None, leading_bos=False, needle=None,
         ),
-        measured=Measured(
-            influence=_rounded(influence), low=_rounded(low), high=_rounded(high),
-            per_document=_rounded(aggregates.per_document(norms)), documents=8,
-            split_half_wasserstein=0.01,
-        ),
+        measured=measured_to_wire(curves, sampling_to_wire("fixed", norms)),
         mixing=Mixing.model_validate(
             {"lambda": [0.3, 0.2], "std": [0.01, 0.01], "sum": 0.5,
              "by_token": [[0.3, 0.3], [0.2, 0.2]], "bins": 2}
         ),
         predictions={
-            "residual": Prediction(
-                influence=_rounded(predicted),
-                wasserstein=agreement.wasserstein(influence, predicted),
-                spearman=agreement.spearman(influence, predicted),
-            )
+            "residual": prediction_to_wire(ideal / ideal.sum(), curves),
         },
         forces=[],
         collapse=None,
-        dead_zone=None if zone is None else DeadZone.model_validate(dataclasses.asdict(zone)),
-        shape=Shape.model_validate(form),
+        dead_zone=zone,
+        dead_zone_verdict=verdict,
+        shape=shape_to_wire(curves),
         warnings=[],
         method_version="1",
         timings=Timings(

@@ -12,11 +12,15 @@ from pydantic import Field, model_validator
 from lacuna.contract.base import Wire, digest, pattern
 from lacuna.contract.models import ModelId
 
-METHOD_VERSION = "3"
+METHOD_VERSION = "4"
 """Changes whenever the same request gives other numbers. It is part of the id of every job and
 every profile, so that a profile of an older method never answers for a newer one."""
 MAX_SEQUENCE_LENGTH = 131_072
 MAX_DOCUMENTS = 4_096
+LEAST_DOCUMENTS = 32
+"""Documents that `auto` reads at least, where there are so many."""
+MOST_DOCUMENTS = 64
+"""Documents that `auto` reads at most, unless the request says otherwise."""
 MAX_TEXT_CHARACTERS = 2_000_000
 _NAME_PATTERN = pattern(
     r"^[A-Za-z0-9][A-Za-z0-9_\-.]{0,99}$",
@@ -47,7 +51,12 @@ class Documents(Wire):
     tokens."""
 
     source: Literal["builtin", "random_tokens", "inline", "corpus"] = "builtin"
-    count: int = Field(default=16, ge=1, le=MAX_DOCUMENTS)
+    count: Annotated[int, Field(ge=1, le=MAX_DOCUMENTS)] | Literal["auto"] = "auto"
+    """`auto` reads 32 documents, then 16 more at a time, until the masses of all tenths of the
+    prompt are known to three points of mass or `most` documents are read. Bands, verdicts and
+    paired comparisons need 12 documents or more."""
+    most: int = Field(default=MOST_DOCUMENTS, ge=LEAST_DOCUMENTS, le=MAX_DOCUMENTS)
+    """Most documents that `auto` reads. A `count` in numbers has no use for it."""
     texts: (
         Annotated[list[_Text], Field(fail_fast=True, min_length=1, max_length=MAX_DOCUMENTS)] | None
     ) = None
@@ -62,6 +71,11 @@ class Documents(Wire):
         if (self.source == "corpus") != (self.name is not None):
             raise ValueError("`name` goes with source `corpus`, and only with it")
         return self
+
+    @property
+    def limit(self) -> int:
+        """Most documents that are read."""
+        return self.most if self.count == "auto" else self.count
 
 
 class Needle(Wire):
@@ -135,6 +149,8 @@ class ProfileRequest(Wire):
             fields["predictions"] = sorted(self.predictions)
         if self.documents.texts is not None:
             fields["documents"]["texts"] = digest(self.documents.texts)
+        if self.documents.count != "auto":
+            fields["documents"]["most"] = None
         return fields
 
     @property
@@ -154,7 +170,9 @@ SECOND_MOMENT_WORK = 1e11
 
 
 def cost(request: ProfileRequest, layers: int, heads: int, width: int) -> float:
-    """What a request costs, in multiply-adds of the model's forward pass.
+    """What a request costs at most, in multiply-adds of the model's forward pass.
+
+    Documents that `auto` may read count as read.
 
     One core of a CPU does about 1.7e10 of them a second, with all that goes with each (the backward
     pass, and reading the kernels). One document of n tokens costs, with L layers of width w,
@@ -176,7 +194,7 @@ def cost(request: ProfileRequest, layers: int, heads: int, width: int) -> float:
         heads: H, of one layer.
         width: w.
     """
-    count, length = request.documents.count, request.sequence_length
+    count, length = request.documents.limit, request.sequence_length
     # A forward and a backward pass cost alike; every further probe is a backward pass.
     passes = (1 + request.probes) / 2 if request.resolved_objective == "jacobian" else 1.0
     read = passes * count

@@ -48,17 +48,30 @@ class DeadZone(Wire):
     """Position of the least smoothed density."""
     threshold: float = Field(gt=0)
     start_band: Interval | None = None
-    """Bootstrap band of `start` over documents; null for a theoretical curve."""
+    """Between which positions the zone begins: from where the density may be below the threshold to
+    where it surely is, by the 95% band. Null unless the verdict is `zone`, and for a theoretical
+    curve."""
     end_band: Interval | None = None
-    support: Fraction | None = None
-    """Share of the bootstrap draws that have a zone at all; the bands are of those. Below 0.975
-    another draw of documents may well have none. Null where there are no bands."""
+    """The same of `end`."""
 
     @property
     def span(self) -> str:
         """First and last position in words: "241-255" where `end` is 256."""
         last = self.end - 1
         return str(last) if last == self.start else f"{self.start}-{last}"
+
+
+ZoneVerdict = Literal["zone", "none", "undecided"]
+"""Whether the documents show a dead zone. `zone`: the density falls below the threshold somewhere;
+that is false in at most 5% of cases. `none`: the density stays above it everywhere, with the same
+confidence. `undecided`: more documents are needed, whatever the curve looks like."""
+
+
+def zone_words(zone: DeadZone | None, verdict: ZoneVerdict) -> str:
+    """The verdict in words: "37-150", "none", "undecided" or "undecided (37-150)"."""
+    if verdict == "undecided":
+        return "undecided" if zone is None else f"undecided ({zone.span})"
+    return "none" if zone is None else zone.span
 
 
 class Shape(Wire):
@@ -75,6 +88,15 @@ class Shape(Wire):
     recency_excess: float
     thresholds: dict[str, float]
     """The numbers that decide `class`, by name."""
+    support: dict[str, Fraction] | None = None
+    """Share of redrawn sets of documents that give each class, the most frequent first. Null for a
+    computed curve, which has no noise, and for fewer than 12 documents."""
+    decided: bool = True
+    """Whether at least 95% of the redrawn sets give this class. False says: undecided."""
+    primacy_band: Interval | None = None
+    """95% interval of `primacy_mass` over documents; null where `support` is."""
+    recency_band: Interval | None = None
+    """95% interval of `recency_mass`."""
 
 
 class Force(Wire):
@@ -132,9 +154,11 @@ class RequestEcho(Wire):
     dtype: str
     documents_source: str
     documents_name: str | None
-    documents_asked: int
+    documents_asked: int | Literal["auto"]
+    documents_most: int | None
+    """Most documents that `auto` might have read; null for a count in numbers."""
     documents_digest: str
-    """SHA-256 of the token ids of all documents."""
+    """SHA-256 of the token ids of all documents that were read."""
     target_digest: str | None
     leading_bos: bool
     """Whether the tokenizer put a BOS token first, as its configuration says."""
@@ -158,21 +182,75 @@ class NeedleCurve(Wire):
     """Rank agreement between this curve and the density of influence over the facts' own tokens."""
 
 
+SamplingEnd = Literal["narrow", "budget", "exhausted", "fixed"]
+
+
+class DocumentSampling(Wire):
+    """Why no more documents were read, and what more would buy.
+
+    Widths are half-widths of the 95% bands of the ten tenths' masses: the widest of them.
+    """
+
+    reason: SamplingEnd
+    """`narrow`: at most `target` at two looks running. `budget`: `documents.most` are read.
+    `exhausted`: the source has no more. `fixed`: the request names a number."""
+    half_width: float | None
+    """With the documents that were read; null below 12."""
+    target: float
+    at_double: float | None
+    """What twice the documents would give."""
+    needed: int | None
+    """About how many documents `target` takes."""
+
+
+class DocumentSummaries(Wire):
+    """What is kept of each document, so that profiles of the same texts can be compared in pairs.
+
+    One entry a document, in the order of reading; no text is kept.
+    """
+
+    keys: list[str]
+    """A digest of each document's token ids."""
+    masses: list[list[Fraction]]
+    """Share of the document's influence in each of 64 equal intervals of the prompt, or in each
+    token of a shorter one."""
+    first: list[Fraction]
+    """Share of the first token alone, which often is an attention sink; part of the first mass."""
+    last: list[Fraction]
+    """Share of the last token alone; part of the last mass."""
+    totals: list[float]
+    """Influence of the document before it was normalised: its weight in `mean_of_norms`."""
+
+
 class Measured(Wire):
     """The influence of each position on the last token's output; sums to 1."""
 
     influence: list[float]
-    low: list[float]
-    high: list[float]
-    """`low` and `high` are a 95% bootstrap band over documents. With one document the band has no
-    width: the noise is unknown."""
-    per_document: list[float]
-    """Each document is normalised before the average, so that no document dominates."""
+    """The main curve: each document is normalised to sum 1, then all are averaged. So every
+    document has one vote."""
+    mean_of_norms: list[float]
+    """The papers' average, normalised only afterwards: documents with large gradients count for
+    more. For `jacobian` the root of the mean square."""
+    smoothed: list[float]
+    """`influence`, averaged over a window of a tenth of the prompt; the first and the last token
+    keep their own value and lend nothing to others. Shape, zones and bands are read from it."""
+    low: list[float] | None
+    """`low` and `high` are the 95% band of `smoothed` at each position by itself. Null with fewer
+    than 12 documents: no band has the coverage that it states with so few."""
+    high: list[float] | None
+    simultaneous_low: list[float] | None
+    """Lower end of the 95% band that holds at all positions together."""
+    simultaneous_high: list[float] | None
     documents: int
+    effective_documents: float
+    """How many documents of equal weight `mean_of_norms` is worth: (sum w)^2 / sum w^2 over their
+    `totals`. In `influence` all `documents` count alike."""
+    sampling: DocumentSampling
+    summaries: DocumentSummaries
     split_half_wasserstein: float | None
-    """W1 distance between two halves of the documents: how much noise is left. Null for one
-    document."""
-    split_half_wasserstein_per_document: float | None = None
+    """W1 distance between `influence` of two halves of the documents; about twice the error of the
+    whole. A yardstick for predictions that know nothing of the documents; curves of the same
+    documents are compared in pairs. Null for one document."""
     standard_error: list[float] | None = None
     """Standard error of `influence` over the random probes of `jacobian`, with the documents fixed.
     Null for other objectives and for one probe. `low` and `high` include both kinds of noise."""
@@ -196,13 +274,33 @@ class Mixing(Wire):
     bins: int
 
 
+class SameDocuments(Wire):
+    """A prediction against the measured curve of the very documents that it read."""
+
+    documents: int
+    wasserstein: float
+    """W1 distance between the two means over these documents."""
+    noise: float | None
+    """What a prediction without error stays below in 95% of cases: the distance that remains when
+    each document's deviation has a random sign. Null below 12 documents."""
+
+
 class Prediction(Wire):
     """A predicted curve, and how well it agrees with the measured one."""
 
     influence: list[float]
     wasserstein: float
     """W1 distance to the measured curve, on positions scaled to [0, 1]."""
+    wasserstein_band: Interval | None = None
+    """95% interval of `wasserstein` over the documents of the measurement, with the prediction
+    held fixed. Null below 12 documents."""
     spearman: float | None
+    """Rank correlation with the measured curve over 20 equal intervals of the prompt, or over the
+    tokens of a shorter one. Null where it says nothing."""
+    spearman_band: Interval | None = None
+    """95% interval of `spearman`."""
+    same_documents: SameDocuments | None = None
+    """For `second_moment`, which reads documents itself."""
     dead_zone: DeadZone | None = None
 
 
@@ -250,6 +348,8 @@ class ProfileBody(Wire):
     collapse: Collapse | None
     monotone: list[MonotoneCheck] | None = None
     dead_zone: DeadZone | None
+    """The zone of the measured curve as it is estimated; null where the curve has none."""
+    dead_zone_verdict: ZoneVerdict
     shape: Shape
     warnings: list[str]
     method_version: str
@@ -276,7 +376,7 @@ class Profile(ProfileBody):
         yield "model", self.model.id
         yield "tokens", self.request.sequence_length
         yield "shape", self.shape.class_
-        yield "dead_zone", None if self.dead_zone is None else self.dead_zone.span
+        yield "dead_zone", zone_words(self.dead_zone, self.dead_zone_verdict)
         yield "warnings", len(self.warnings)
 
 
@@ -301,7 +401,9 @@ class ProfileSummary(Wire):
     pinned: bool = False
     """Whether it is kept whatever its age and size."""
     shape: str
+    shape_decided: bool = True
     dead_zone: DeadZone | None
+    dead_zone_verdict: ZoneVerdict
     primacy_mass: float
     recency_mass: float
     created_at: str
@@ -321,8 +423,8 @@ class ProfilePage(Wire):
     """Cursor of the next page; null on the last."""
 
 
-Source = Literal["measured", "per_document", "last_token_attention", PredictionName]
-"""A curve of a profile: the measured one, its equal-weight variant, the mean attention of the last
+Source = Literal["measured", "mean_of_norms", "last_token_attention", PredictionName]
+"""A curve of a profile: the measured one, the papers' mean of norms, the mean attention of the last
 token, or a prediction."""
 
 
@@ -334,6 +436,8 @@ class DeadZoneView(Wire):
     threshold: float = Field(gt=0)
     dead_zone: DeadZone | None
     """Null where the smoothed density is nowhere below the threshold."""
+    verdict: ZoneVerdict | None = None
+    """Whether the documents show it, for the measured curve; null for other curves."""
 
 
 class SeriesRow(Wire):
@@ -345,9 +449,8 @@ class SeriesRow(Wire):
     position: float = Field(ge=0)
     """Token position; with `bins`, the middle of the bin in tokens."""
     measured: float = Field(ge=0)
-    low: float = Field(ge=0)
-    high: float = Field(ge=0)
-    per_document: float = Field(ge=0)
+    smoothed: float = Field(ge=0)
+    mean_of_norms: float = Field(ge=0)
 
 
 class ComparedProfile(Wire):

@@ -174,8 +174,8 @@ def compare(first: Summaries, second: Summaries, *, alpha: float = ALPHA) -> Com
     names = [f"tenth_{number}" for number in range(1, TENTHS + 1)]
     a, b = shared(first, second)
     if len(a) >= MIN_PAIRS:
-        return compare_pairs(a.masses, b.masses, names, alpha=alpha)
-    return compare_groups(first.masses, second.masses, names, alpha=alpha)
+        return compare_pairs(a.tenths, b.tenths, names, alpha=alpha)
+    return compare_groups(first.tenths, second.tenths, names, alpha=alpha)
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def drift(
     scale = np.ones(len(names))
     scale[-1] = 10.0
     rows = [
-        np.column_stack([side.masses, side.mass(*stretch), np.log(side.totals)]) for side in (a, b)
+        np.column_stack([side.tenths, side.mass(*stretch), np.log(side.totals)]) for side in (a, b)
     ]
     found = compare_pairs(rows[0], rows[1], names, alpha=alpha)
     bounds = zip(found.differences, scale * tolerance, strict=False)

@@ -1,7 +1,7 @@
 """What a profile keeps of each document, so that two profiles can be compared in pairs later.
 
-Thirteen numbers a document instead of its whole curve: masses of tenths, shares of the two isolated
-ends, total influence. A document is named by a digest, so texts are not kept.
+Sixty-three numbers a document instead of its whole curve: masses of 60 equal intervals, shares of
+the two isolated ends, total influence. A document is named by a digest, so texts are not kept.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import numpy.typing as npt
 F64 = npt.NDArray[np.float64]
 
 TENTHS = 10
+BINS = 60
+"""Intervals of a prompt with more tokens: six a tenth, so that tenths are exact sums."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,9 +25,9 @@ class Summaries:
 
     Attributes:
         keys: a digest of each document, all different.
-        masses: F64[D, 10], share of each tenth of the prompt; rows sum to 1.
-        first: F64[D], share of the first token alone (attention sink), part of the first tenth.
-        last: F64[D], share of the last token alone, part of the last tenth.
+        masses: F64[D, m], share of each of m equal intervals of the prompt; rows sum to 1.
+        first: F64[D], share of the first token alone (attention sink), part of the first mass.
+        last: F64[D], share of the last token alone, part of the last mass.
         totals: F64[D], influence of the document before normalisation, > 0: its weight in the mean
             of norms.
     """
@@ -39,7 +41,9 @@ class Summaries:
     def __post_init__(self) -> None:
         count = len(self.keys)
         shapes = (self.masses.shape, self.first.shape, self.last.shape, self.totals.shape)
-        if shapes != ((count, TENTHS), (count,), (count,), (count,)):
+        if self.masses.ndim != 2 or shapes != (
+            (count, self.masses.shape[1]), (count,), (count,), (count,),
+        ):  # fmt: skip
             raise ValueError(f"summaries of {count} documents have shapes {shapes}")
         if len(set(self.keys)) != count:
             raise ValueError("two documents have the same key")
@@ -53,15 +57,22 @@ class Summaries:
         keys = tuple(self.keys[row] for row in rows)
         return Summaries(keys, self.masses[at], self.first[at], self.last[at], self.totals[at])
 
+    @property
+    def tenths(self) -> F64:
+        """F64[D, 10]: share of each tenth of the prompt; exact for what `summarise` made."""
+        return np.asarray(self.masses @ overlaps(self.masses.shape[1], TENTHS))
+
     def mass(self, start: float, stop: float) -> F64:
-        """F64[D]: mass on [start, stop), in shares of the prompt; even within each tenth."""
-        edges = np.arange(TENTHS + 1) / TENTHS
+        """F64[D]: mass on [start, stop), in shares of the prompt; even within each interval."""
+        count = self.masses.shape[1]
+        edges = np.arange(count + 1) / count
         covered = np.minimum(edges[1:], stop) - np.maximum(edges[:-1], start)
-        return np.asarray(self.masses @ (np.maximum(covered, 0.0) * TENTHS))
+        return np.asarray(self.masses @ (np.maximum(covered, 0.0) * count))
 
     def mean_position(self) -> F64:
-        """F64[D]: mean position in [0, 1], each tenth at its centre."""
-        return np.asarray(self.masses @ ((np.arange(TENTHS) + 0.5) / TENTHS))
+        """F64[D]: mean position in [0, 1], each interval at its centre."""
+        count = self.masses.shape[1]
+        return np.asarray(self.masses @ ((np.arange(count) + 0.5) / count))
 
 
 def summarise(norms: npt.ArrayLike, keys: Sequence[str]) -> Summaries:
@@ -78,7 +89,8 @@ def summarise(norms: npt.ArrayLike, keys: Sequence[str]) -> Summaries:
     if not (totals > 0).all():
         raise ValueError("a document without any influence has no summary")
     shares = rows / totals[:, None]
-    masses = shares @ _tenths(rows.shape[1])
+    length = rows.shape[1]
+    masses = shares @ overlaps(length, min(BINS, length))
     return Summaries(tuple(keys), masses, shares[:, 0].copy(), shares[:, -1].copy(), totals)
 
 
@@ -89,9 +101,9 @@ def shared(a: Summaries, b: Summaries) -> tuple[Summaries, Summaries]:
     return a.take(rows), b.take([place[a.keys[row]] for row in rows])
 
 
-def _tenths(n: int) -> F64:
-    """F64[n, 10]: how much of each token lies in each tenth; fractional tokens are split."""
-    edges = np.arange(TENTHS + 1) * n / TENTHS
+def overlaps(n: int, bins: int) -> F64:
+    """F64[n, bins]: how much of each of n tokens lies in each of equal bins; tokens are split."""
+    edges = np.arange(bins + 1) * n / bins
     token = np.arange(n)[:, None]
     covered = np.minimum(token + 1, edges[1:]) - np.maximum(token, edges[:-1])
     return np.asarray(np.maximum(covered, 0.0))

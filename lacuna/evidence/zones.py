@@ -69,10 +69,28 @@ def zone_ends(
     found = banded or band(densities, weights, level=level, draws=draws, seed=seed)
     if found is None:
         return ZoneEnds("undecided")
-    if not (found.simultaneous_low < threshold).any():
+    upper = _upper(densities, weights, level, draws, seed, found)
+    return zone_of_bands(found.low, found.high, found.simultaneous_low, upper, threshold=threshold)
+
+
+def zone_of_bands(
+    low: npt.ArrayLike,
+    high: npt.ArrayLike,
+    simultaneous_low: npt.ArrayLike,
+    simultaneous_high: npt.ArrayLike,
+    *,
+    threshold: float,
+) -> ZoneEnds:
+    """`zone_ends` from bands of the density, F64[n] each, such as a profile keeps.
+
+    A two-sided simultaneous band makes it cautious: it then misses some zones that `zone_ends`
+    finds, and claims fewer than 1 - level of those that are not there.
+    """
+    lower, upper = np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64)
+    if not (np.asarray(simultaneous_low) < threshold).any():
         return ZoneEnds("none")
-    surely_somewhere = _upper(densities, weights, level, draws, seed, found) < threshold
-    surely, maybe = _runs(found.high < threshold), _runs(found.low < threshold)
+    surely_somewhere = np.asarray(simultaneous_high) < threshold
+    surely, maybe = _runs(upper < threshold), _runs(lower < threshold)
     inside = [run for run in surely if surely_somewhere[slice(*run)].any()]
     if not inside:
         return ZoneEnds("undecided")

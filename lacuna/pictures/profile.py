@@ -1,4 +1,6 @@
-"""A profile as a picture: measured density with its band, predictions, the dead zone shaded.
+"""A profile as a picture: measured density, smoothed, with its band; predictions; the dead zone.
+
+The curve of single tokens is drawn thin. The dead zone is shaded where the documents show one.
 
 The vertical axis is the density, n times the influence: 1 is what a model that weighs every
 position alike would give. It is logarithmic, since the ends of a real curve stand one or two
@@ -11,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lacuna.contract.profiles import Profile
+from lacuna.contract.profiles import Profile, zone_words
 from lacuna.pictures.scene import PREDICTION_STYLES, Area, Line, Point, Rect, Scene, Text
 
 WIDTH, HEIGHT = 860, 480
@@ -51,7 +53,8 @@ def scene(profile: Profile) -> Scene:
     """
     tokens = profile.request.sequence_length
     names = shown_predictions(profile)
-    curves = [profile.measured.influence, profile.measured.high]
+    measured = profile.measured
+    curves = [measured.influence, measured.smoothed, measured.high or measured.smoothed]
     curves += [profile.predictions[name].influence for name in names]
     axes = _axes(tokens, curves)
     shapes: list[Rect | Area | Line | Text] = [Rect(0, 0, WIDTH, HEIGHT, "page")]
@@ -62,7 +65,8 @@ def scene(profile: Profile) -> Scene:
     for number, name in enumerate(names):
         points = axes.curve(profile.predictions[name].influence)
         shapes.append(Line(points, f"prediction{number}"))
-    shapes.append(Line(axes.curve(profile.measured.influence), "measured"))
+    shapes.append(Line(axes.curve(measured.influence), "tokens"))
+    shapes.append(Line(axes.curve(measured.smoothed), "measured"))
     title = f"{profile.model.id}, {tokens} tokens"
     shapes.append(Text(_LEFT, 24, title, style="heading"))
     shapes.append(Text(_LEFT, 44, _facts(profile), style="small"))
@@ -82,11 +86,13 @@ def describe(profile: Profile) -> str:
     shape = profile.shape
     parts = [
         f"Share of the influence on the last token by position, over {profile.measured.documents} "
-        f"documents. Shape: {shape.class_.replace('_', ' ')}. The first 10% of positions hold "
+        f"documents. Shape: {_shape(profile)}. The first 10% of positions hold "
         f"{shape.primacy_mass:.1%} of it, the last 10% {shape.recency_mass:.1%}."
     ]
     zone = profile.dead_zone
-    if zone is None:
+    if profile.dead_zone_verdict == "undecided":
+        parts.append("The documents do not decide whether there is a dead zone.")
+    elif zone is None:
         parts.append("There is no dead zone.")
     else:
         parts.append(
@@ -100,12 +106,17 @@ def describe(profile: Profile) -> str:
 
 
 def _facts(profile: Profile) -> str:
-    zone = profile.dead_zone
-    where = "no dead zone" if zone is None else f"dead zone {zone.span}"
+    where = zone_words(profile.dead_zone, profile.dead_zone_verdict)
+    where = "no dead zone" if where == "none" else f"dead zone {where}"
     return (
-        f"{profile.shape.class_.replace('_', '-')}; {where}; first 10% hold "
+        f"{_shape(profile, '-')}; {where}; first 10% hold "
         f"{profile.shape.primacy_mass:.1%}, last 10% hold {profile.shape.recency_mass:.1%}"
     )
+
+
+def _shape(profile: Profile, joint: str = " ") -> str:
+    shape = profile.shape
+    return shape.class_.replace("_", joint) if shape.decided else "undecided"
 
 
 def _axes(tokens: int, curves: Sequence[Sequence[float]]) -> _Axes:
@@ -119,7 +130,7 @@ def _axes(tokens: int, curves: Sequence[Sequence[float]]) -> _Axes:
 
 def _zone(profile: Profile, axes: _Axes) -> list[Rect | Text]:
     zone = profile.dead_zone
-    if zone is None:
+    if zone is None or profile.dead_zone_verdict == "undecided":
         return []
     left, right = axes.x(zone.start), axes.x(zone.end)
     height = HEIGHT - _TOP - _BOTTOM
@@ -169,7 +180,7 @@ def _positions(tokens: int) -> list[int]:
 
 def _band(profile: Profile, axes: _Axes) -> Area | None:
     measured = profile.measured
-    if measured.documents < 2:
+    if measured.low is None or measured.high is None:
         return None
     upper, lower = axes.curve(measured.high), axes.curve(measured.low)
     return Area((*upper, *reversed(lower)), "band")
@@ -177,7 +188,8 @@ def _band(profile: Profile, axes: _Axes) -> Area | None:
 
 def _legend(names: Sequence[str], band: bool) -> list[Line | Text]:
     shapes: list[Line | Text] = []
-    entries = [("measured", "measured (95% band)" if band else "measured")]
+    entries = [("measured", "measured, smoothed (95% band)" if band else "measured, smoothed")]
+    entries += [("tokens", "by token")]
     entries += [(f"prediction{i}", name.replace("_", " ")) for i, name in enumerate(names)]
     y = HEIGHT - 18
     x = float(_LEFT)

@@ -91,6 +91,7 @@ STYLES: dict[str, Style] = {
     "uniform": Style("#555555", "#a8adb7", dash=(2, 3)),
     "band": Style("#0072b2", "#56b4e9", opacity=0.25),
     "measured": Style("#0072b2", "#56b4e9", width=2.0),
+    "tokens": Style("#0072b2", "#56b4e9", width=0.6),
     "prediction0": Style("#d55e00", "#e8833a", width=1.5, dash=(7, 3)),
     "prediction1": Style("#009e73", "#2fc79b", width=1.5, dash=(4, 3)),
     "prediction2": Style("#aa5585", "#d98cb8", width=1.5, dash=(2, 2)),

@@ -14,10 +14,11 @@ _FLOOR = 1e-3
 
 
 def chart(profile: Profile, width: int = 80, height: int = 10) -> str:
-    """A profile as plain text, at most `width` columns wide: its curve, then its predictions."""
+    """A profile as plain text, at most `width` columns wide: smoothed curve, then predictions."""
     tokens = profile.request.sequence_length
-    measured = profile.measured.influence
-    text = bars(measured, tokens, profile.dead_zone, width, height)
+    measured = profile.measured.smoothed
+    undecided = profile.dead_zone_verdict == "undecided"
+    text = bars(measured, tokens, profile.dead_zone, width, height, undecided=undecided)
     names = shown_predictions(profile)
     if not names:
         return text
@@ -32,6 +33,8 @@ def bars(
     zone: DeadZone | None,
     width: int = 80,
     height: int = 10,
+    *,
+    undecided: bool = False,
 ) -> str:
     """One curve as plain text.
 
@@ -41,6 +44,7 @@ def bars(
         influence: masses of the positions, or of equal bins of them; they sum to 1.
         tokens: length of the prompt.
         zone: its dead zone, in tokens.
+        undecided: the documents do not show it, so it is not drawn.
     """
     columns = max(10, min(width - 9, tokens))
     density = _columns(influence, columns)
@@ -53,6 +57,8 @@ def bars(
         lines.append(f"{top:7.2g} ┤{drawn}".rstrip())
     lines.append(f"{low:7.2g} └{'─' * columns}")
     lines.append(f"{'':9}0{tokens - 1:>{columns - 1}}")
+    if undecided:
+        return "\n".join([*lines, f"{'':9}dead zone: undecided"])
     return "\n".join(lines + _zone(zone, tokens, columns))
 
 

@@ -45,8 +45,6 @@ _HISTOGRAMS = {
 }
 NEWEST: Final = 100
 """How many of the newest profiles are read."""
-SURE: Final = 0.975
-"""Share of bootstrap draws that must have a zone for the low end of a 95% band to be above 0."""
 _MAX_MODELS: Final = 50
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
@@ -219,7 +217,10 @@ def _comparable(summary: ProfileSummary) -> bool:
 
 def _values(summary: ProfileSummary) -> dict[str, float]:
     zone = summary.dead_zone
-    low, high = (0.0, 0.0) if zone is None else _band(zone)
+    undecided = summary.dead_zone_verdict == "undecided"
+    low, high = (0.0, float(undecided * summary.sequence_length))
+    if zone is not None:
+        low, high = _band(zone, summary.sequence_length)
     return {
         "dead_zone_fraction": 0.0 if zone is None else zone.fraction,
         "dead_zone_fraction_low": low / summary.sequence_length,
@@ -229,11 +230,9 @@ def _values(summary: ProfileSummary) -> dict[str, float]:
     }
 
 
-def _band(zone: DeadZone) -> tuple[float, float]:
+def _band(zone: DeadZone, tokens: int) -> tuple[float, float]:
     """Shortest and longest zone, in tokens, that its ends' bands allow."""
-    if zone.start_band is None or zone.end_band is None:
-        return float(zone.end - zone.start), float(zone.end - zone.start)
+    if zone.start_band is None or zone.end_band is None:  # undecided
+        return 0.0, float(tokens)
     shortest = max(0.0, zone.end_band.low - zone.start_band.high)
-    if zone.support is not None and zone.support < SURE:
-        shortest = 0.0  # the bands cover only the draws that have a zone
     return shortest, zone.end_band.high - zone.start_band.low

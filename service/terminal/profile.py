@@ -47,9 +47,15 @@ def _choices(model: type[BaseModel], name: str) -> str:
 
 
 _LENGTH = ProfileRequest.model_fields["sequence_length"].default
-_COUNT = Documents.model_fields["count"].default
 Length = Annotated[int | None, typer.Option(help=f"Tokens per document (else {_LENGTH}).")]
-Count = Annotated[int | None, typer.Option(help=f"Number of documents (else {_COUNT}).")]
+Count = Annotated[
+    object,
+    typer.Option(
+        parser=lambda text: int(text) if text.strip().isdecimal() else text,
+        metavar="INTEGER|auto",
+        help="Number of documents; auto, the default, reads until the curve is known.",
+    ),
+]
 DocumentSource = Annotated[
     str | None, typer.Option(help=f"What the model reads: {_choices(Documents, 'source')}.")
 ]

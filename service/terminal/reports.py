@@ -10,7 +10,17 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from lacuna.contract.jobs import Job
-from lacuna.contract.profiles import DeadZone, NeedleCurve, Profile, ProfileSummary
+from lacuna.contract.profiles import (
+    DeadZone,
+    DocumentSampling,
+    Interval,
+    NeedleCurve,
+    Prediction,
+    Profile,
+    ProfileSummary,
+    Shape,
+    ZoneVerdict,
+)
 from lacuna.pictures.terminal import chart
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -33,8 +43,10 @@ def bar(share: float, width: int = 12) -> str:
     return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
 
 
-def zone_span(found: DeadZone | None) -> str:
-    """First and last token of a dead zone, and its share of the prompt."""
+def zone_span(found: DeadZone | None, verdict: ZoneVerdict | None = None) -> str:
+    """First and last token of a dead zone, and its share of the prompt, or the verdict on it."""
+    if verdict == "undecided":
+        return "undecided"
     if found is None:
         return "none"
     return f"{found.span} ({found.fraction:.0%})"
@@ -116,7 +128,7 @@ def profile_list(console: Console, summaries: Sequence[ProfileSummary]) -> None:
             one.objective,
             clean((one.revision or "-")[:_REVISION]),
             _method(one),
-            zone_span(one.dead_zone),
+            zone_span(one.dead_zone, one.dead_zone_verdict),
             clean(one.created_at[:16].replace("T", " ")),
         )
         for one in summaries
@@ -151,11 +163,13 @@ def _facts(profile: Profile) -> Table:
     table.add_column("value", justify="right")
     measured = profile.measured
     table.add_row("id", profile.id)
-    table.add_row("documents", str(measured.documents))
+    table.add_row("documents", f"{measured.documents} ({_sampling(measured.sampling)})")
     if profile.mixing is not None:
         table.add_row("lambda, sum over layers", f"{profile.mixing.sum:.3f}")
-    found = profile.dead_zone
-    table.add_row("dead zone (tokens)", zone_span(found))
+    found, form = profile.dead_zone, profile.shape
+    table.add_row("dead zone (tokens)", zone_span(found, profile.dead_zone_verdict))
+    if found is not None and profile.dead_zone_verdict == "undecided":
+        table.add_row("of this curve alone", zone_span(found))
     if found is not None:
         if found.start_band is not None and found.end_band is not None:
             low, high = found.start_band, found.end_band
@@ -163,15 +177,41 @@ def _facts(profile: Profile) -> Table:
                 "its 95% band",
                 f"{low.low:.0f}..{low.high:.0f} - {high.low - 1:.0f}..{high.high - 1:.0f}",
             )
-        if found.support is not None and found.support < 1:
-            table.add_row("bootstrap draws with one", f"{found.support:.0%}")
         table.add_row("mean density inside", f"{found.mean_density:.3f}")
-    table.add_row("primacy mass (first 10%)", f"{profile.shape.primacy_mass:.3f}")
-    table.add_row("recency mass (last 10%)", f"{profile.shape.recency_mass:.3f}")
-    table.add_row("shape", profile.shape.class_)
-    if measured.split_half_wasserstein is not None:
-        table.add_row("noise: W1 of two halves", f"{measured.split_half_wasserstein:.4f}")
+    table.add_row("primacy mass (first 10%)", _with_band(form.primacy_mass, form.primacy_band))
+    table.add_row("recency mass (last 10%)", _with_band(form.recency_mass, form.recency_band))
+    table.add_row("shape", shape_words(form))
     return table
+
+
+def shape_words(form: Shape) -> str:
+    """The class, or what it may be."""
+    if form.decided:
+        return form.class_
+    if form.support is None:
+        return f"undecided ({form.class_})"
+    likely = [f"{name} {share:.0%}" for name, share in form.support.items() if share >= 0.05]
+    return f"undecided ({', '.join(likely)})"
+
+
+def _sampling(found: DocumentSampling) -> str:
+    """Why there are no more documents, and what the masses of tenths are known to."""
+    reason = {
+        "narrow": "enough",
+        "budget": "the most allowed",
+        "exhausted": "there are no more",
+        "fixed": "as asked for",
+    }[found.reason]
+    if found.half_width is None:
+        return reason
+    text = f"{reason}; tenths known to {found.half_width:.1%}"
+    if found.half_width > found.target and found.needed is not None:
+        text += f", to {found.target:.0%} with about {found.needed}"
+    return text
+
+
+def _with_band(value: float, band: Interval | None) -> str:
+    return f"{value:.3f}" if band is None else f"{value:.3f} [{band.low:.3f}, {band.high:.3f}]"
 
 
 def _retrieval(needle: NeedleCurve) -> Table:
@@ -196,8 +236,11 @@ def _agreement(profile: Profile) -> Table:
     table.add_column("Wasserstein", justify="right")
     table.add_column("Spearman", justify="right")
     for name, prediction in profile.predictions.items():
-        rank = "-" if prediction.spearman is None else f"{prediction.spearman:.3f}"
-        table.add_row(clean(name), f"{prediction.wasserstein:.4f}", rank)
+        rank = "-"
+        if prediction.spearman is not None:
+            rank = _with_band(prediction.spearman, prediction.spearman_band)
+        distance = _with_band(prediction.wasserstein, prediction.wasserstein_band)
+        table.add_row(clean(name), distance, rank)
     return table
 
 
@@ -206,11 +249,23 @@ def _closest(profile: Profile) -> str:
     name, best = min(profile.predictions.items(), key=lambda item: item[1].wasserstein)
     noise = profile.measured.split_half_wasserstein
     text = f"closest: {name}, {best.wasserstein:.4f}"
-    if noise is None:
-        return text
-    if best.wasserstein <= noise:
+    if best.same_documents is not None:
+        text += f"; {_paired(best)}"
+    elif noise is not None and best.wasserstein <= noise:
         text += f", within the noise of the measurement ({noise:.4f})"
     missed = sum(
-        p.wasserstein > max(10 * best.wasserstein, noise) for p in profile.predictions.values()
+        p.wasserstein > max(10 * best.wasserstein, noise or 0.0)
+        for p in profile.predictions.values()
     )
     return f"{text}; {missed} of the others miss this model" if missed else text
+
+
+def _paired(prediction: Prediction) -> str:
+    """How a prediction that reads documents agrees with what was measured on the same ones."""
+    found = prediction.same_documents
+    assert found is not None
+    text = f"{found.wasserstein:.4f} from the measurement of the {found.documents} it read"
+    if found.noise is None:
+        return text
+    where = "within" if found.wasserstein <= found.noise else "beyond"
+    return f"{text}, {where} paired noise ({found.noise:.4f})"

@@ -6,8 +6,9 @@ import { h, number } from "./dom.js";
 
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 2], [1, 2], [12, 5], [3, 6]];
 
-/** Colour and dashes by the place of a curve among its siblings; -1 is the measured one. */
+/** Colour and dashes by the place of a curve among its siblings; -1 is the measured one, -2 the same unsmoothed. */
 export function style(place) {
+  if (place === -2) return { color: "--measured", dash: [], width: 0.75 };
   if (place < 0) return { color: "--measured", dash: [], width: 2.5 };
   return { color: `--c${place % 8}`, dash: DASHES[(place + 1) % DASHES.length], width: 1.75 };
 }

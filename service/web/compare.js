@@ -52,7 +52,7 @@ async function compare() {
 
 function curve(profile, source) {
   if (source === "measured") return profile.measured.influence;
-  if (source === "per_document") return profile.measured.per_document;
+  if (source === "mean_of_norms") return profile.measured.mean_of_norms;
   return profile.predictions[source].influence;
 }
 

@@ -46,20 +46,20 @@ export function duration(seconds) {
 /** "1 token", "2 tokens". */
 export const counted = (count, what) => `${count} ${what}${count === 1 ? "" : "s"}`;
 
-/** First and last token of a zone and its share, "16–136 (47%)", or "none". */
-export function zoneText(zone) {
+/** First and last token of a zone and its share, "16–136 (47%)", "none", or "undecided". */
+export function zoneText(zone, verdict) {
+  if (verdict === "undecided") return "undecided";
   if (!zone) return "none";
   const last = zone.end - 1;
   return `${zone.start}${last > zone.start ? `–${last}` : ""} (${percent(zone.fraction)})`;
 }
 
-/** How sure the ends of a zone are, and in how many draws of the documents there is one at all. */
+/** How sure the ends of a zone are. */
 export function bandText(found) {
   if (!found?.start_band || !found.end_band) return "–";
   const [start, end] = [[found.start_band, 0], [found.end_band, 1]]
     .map(([band, past]) => `${Math.round(band.low) - past}–${Math.round(band.high) - past}`);
-  const support = found.support === null ? "" : `; in ${percent(found.support)} of the draws`;
-  return `from ${start} to ${end}${support}`;
+  return `from ${start} to ${end}`;
 }
 
 export const words = (name) => (name === "u_shaped" ? "U-shaped" : name.replaceAll("_", " "));

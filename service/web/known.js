@@ -53,7 +53,7 @@ function row(item) {
     h("td", {}, open),
     h("td", { class: "number" }, String(item.sequence_length)),
     h("td", {}, words(item.shape)),
-    h("td", {}, zoneText(item.dead_zone)),
+    h("td", {}, zoneText(item.dead_zone, item.dead_zone_verdict)),
     h("td", {}, settings(item)),
     h("td", {}, made(item)),
   );

@@ -28,7 +28,7 @@ function request(form) {
     model: field("model"),
     weights: field("weights"),
     sequence_length: whole("sequence_length"),
-    documents: { count: whole("count"), source: field("source") },
+    documents: { count: field("count") === "auto" ? "auto" : whole("count"), source: field("source") },
     positional_encoding: field("positional_encoding"),
     seed: whole("seed"),
   };

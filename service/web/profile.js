@@ -11,6 +11,7 @@ const ON_AT_FIRST = new Set(["residual", "residual_content", "second_moment"]);
 const charts = {};
 let profile = null;
 let zone = null;
+let verdict = null;
 let threshold = 0.75;
 
 export function start() {
@@ -69,6 +70,7 @@ export const density = (influence) => influence.map((mass) => mass * influence.l
 function draw(found, from) {
   profile = found;
   zone = profile.dead_zone;
+  verdict = profile.dead_zone_verdict;
   setThreshold(zone?.threshold ?? 0.75);
   drawHead();
   drawChoice();
@@ -88,14 +90,14 @@ function drawHead() {
   };
   byId("profile-title").textContent = `${model.id}, ${counted(request.sequence_length, "token")}`;
   byId("profile-lead").textContent =
-    `Shape: ${words(shape.class)}. The first 10% of positions hold ${percent(shape.primacy_mass)} of the influence on the last token, ` +
-    `the last 10% hold ${percent(shape.recency_mass)}. Measured with ${settings(summary)}.`;
+    `Shape: ${shapeText(shape)}. The first 10% of positions hold ${massText(shape.primacy_mass, shape.primacy_band)} of the influence on the last token, ` +
+    `the last 10% hold ${massText(shape.recency_mass, shape.recency_band)}. Measured with ${settings(summary)}.`;
   tiles(byId("profile-facts"), [
-    ["Dead zone", zoneText(zone)],
+    ["Dead zone", zoneText(zone, verdict)],
     ["Its 95% band", bandText(zone)],
-    ["Density inside", zone ? number(zone.mean_density) : "–"],
+    ["Density inside", zone && verdict === "zone" ? number(zone.mean_density) : "–"],
     ["Sum of lambda", profile.mixing ? number(profile.mixing.sum) : "–"],
-    ["Noise (split-half W1)", number(measured.split_half_wasserstein)],
+    ["Documents", samplingText(measured)],
     ["Positions", request.positional_encoding === "off" ? "off (ablation)" : model.positional_encoding],
     ["Layers × heads", `${model.layers} × ${model.heads}`],
   ]);
@@ -108,10 +110,29 @@ function drawHead() {
   byId("profile-links").replaceChildren(...links.map(([text, href]) => h("a", { href, "data-json": "" }, text)));
 }
 
+/** The class of a curve, or that the documents do not decide it. */
+function shapeText({ class: name, decided, support }) {
+  if (decided) return words(name);
+  const likely = Object.entries(support ?? {}).filter(([, share]) => share >= 0.05);
+  const parts = likely.map(([each, share]) => `${words(each)} in ${percent(share)} of draws`);
+  return `undecided (${parts.join(", ") || words(name)})`;
+}
+
+const massText = (value, band) =>
+  percent(value) + (band ? ` (${percent(band.low)} to ${percent(band.high)})` : "");
+
+/** How many documents were read, how well the curve is known, and what more would take. */
+function samplingText({ documents, sampling }) {
+  if (sampling.half_width === null) return `${documents}: too few for a band`;
+  const known = `${documents}: tenths known to ${percent(sampling.half_width)}`;
+  return sampling.half_width > sampling.target ? `${known}; ${percent(sampling.target)} takes about ${sampling.needed}` : known;
+}
+
 function drawChoice() {
   const box = byId("curves");
   const legend = box.querySelector("legend");
-  const measured = h("span", { class: "curve" }, swatch(-1), "measured");
+  const measured = h("span", { class: "curve" }, swatch(-1), `measured, smoothed${profile.measured.low ? " (95% band)" : ""}`);
+  const raw = h("span", { class: "curve" }, swatch(-2), "measured, token by token");
   const choices = Object.entries(profile.predictions).map(([name, prediction], place) => {
     const input = h("input", { type: "checkbox", id: `curve-${name}`, checked: drawn(name) });
     input.addEventListener("change", () => {
@@ -121,7 +142,7 @@ function drawChoice() {
     const text = `${words(name)} (W1 ${number(prediction.wasserstein, 2)})`;
     return h("label", { class: "curve", for: input.id }, input, swatch(place), text);
   });
-  box.replaceChildren(legend, measured, ...choices);
+  box.replaceChildren(legend, measured, raw, ...choices);
 }
 
 // What the reader switched by hand stays so from profile to profile.
@@ -141,9 +162,13 @@ function drawCurves() {
     name: "Density by position",
     x: middles(count, tokens),
     xRange: [0, tokens],
-    series: [{ label: "measured", values: density(measured.influence), place: -1 }, ...predictions],
-    band: measured.documents > 1 ? { low: density(measured.low), high: density(measured.high) } : null,
-    zone: zone && [zone.start, zone.end],
+    series: [
+      { label: "measured, smoothed", values: density(measured.smoothed), place: -1 },
+      { label: "token by token", values: density(measured.influence), place: -2 },
+      ...predictions,
+    ],
+    band: measured.low && { low: density(measured.low), high: density(measured.high) },
+    zone: zone && verdict === "zone" ? [zone.start, zone.end] : null,
     xLabel: "position in the prompt (tokens)",
     yLabel: "density (1 = uniform)",
     log: byId("log").checked,
@@ -159,9 +184,10 @@ async function newThreshold() {
     if (profile?.id !== id) return;
     threshold = asked;
     zone = view.dead_zone;
+    verdict = view.verdict;
     drawHead();
     drawCurves();
-    announce(`Dead zone ${zoneText(zone)}`);
+    announce(`Dead zone ${zoneText(zone, verdict)}`);
   };
 }
 
@@ -212,7 +238,10 @@ function drawTables() {
   }
   const predictions = Object.entries(profile.predictions);
   if (predictions.length) {
-    const rows = predictions.map(([name, p]) => [words(name), number(p.wasserstein), number(p.spearman), zoneText(p.dead_zone)]);
+    const range = (value, band) => number(value) + (band ? ` (${number(band.low)} to ${number(band.high)})` : "");
+    const rows = predictions.map(([name, p]) => [
+      words(name), range(p.wasserstein, p.wasserstein_band), range(p.spearman, p.spearman_band), zoneText(p.dead_zone),
+    ]);
     parts.push(region(table("Agreement with the measured curve", ["Prediction", "Wasserstein", "Spearman", "Dead zone"], rows)));
   }
   const { needle } = profile.measured;
@@ -221,6 +250,9 @@ function drawTables() {
     const caption = `Retrieval by depth: log-probability of a fact's value; ${number(needle.baseline)} without the fact`;
     parts.push(region(table(caption, ["Depth", "Position", "Log-probability"], rows)));
   }
+  for (const [name, { same_documents: same }] of predictions) {
+    if (same) parts.push(h("p", { class: "note" }, pairedText(name, same)));
+  }
   if (profile.collapse) parts.push(h("p", { class: "note" }, depthText(profile)));
   for (const warning of profile.warnings) parts.push(h("p", { class: "note" }, `Note: ${warning}`));
   const { timings, environment, model } = profile;
@@ -228,6 +260,13 @@ function drawTables() {
     `${model.architecture}, ${number(model.parameters / 1e6)} million parameters, ${environment.dtype} on ${environment.device}; ` +
     `${number(timings.tokens_per_second)} tokens/s; revision ${model.revision ?? "none"}.`));
   byId("profile-tables").replaceChildren(...parts);
+}
+
+/** A prediction that reads documents, against the measurement of the same ones. */
+function pairedText(name, { documents, wasserstein, noise }) {
+  const text = `${words(name)} read ${counted(documents, "document")}; on these it is ${number(wasserstein)} from the measurement (W1)`;
+  if (noise === null) return `${text}.`;
+  return `${text}, ${wasserstein <= noise ? "within" : "beyond"} the noise of a perfect prediction (${number(noise)}).`;
 }
 
 function depthText({ collapse, model }) {

@@ -13,7 +13,7 @@ export const PREDICTIONS = [
 ];
 
 /** Curves that every profile may have. */
-export const SOURCES = ["measured", "per_document", "last_token_attention", ...PREDICTIONS];
+export const SOURCES = ["measured", "mean_of_norms", "last_token_attention", ...PREDICTIONS];
 
 /** Summaries by id, newest first. */
 export const known = new Map();
@@ -38,7 +38,7 @@ export function settings(summary) {
   const text = { random_tokens: "random tokens", inline: "own text", corpus: `corpus ${name}` }[source];
   return [
     `${weights} weights`,
-    `${counted(documents, "document")}${text ? ` of ${text}` : ""}`,
+    `${documents === "auto" ? "as many documents as it takes" : counted(documents, "document")}${text ? ` of ${text}` : ""}`,
     !objective || objective === PLAIN_OBJECTIVE[weights] ? "" : objective.replaceAll("_", " "),
     summary.positional_encoding === "off" ? "positions off" : "",
     summary.content_scale === "raw" ? "raw content" : "",

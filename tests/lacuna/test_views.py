@@ -11,6 +11,7 @@ from lacuna import views
 from lacuna.contract.errors import InvalidRequest
 from lacuna.contract.profile_requests import PREDICTION_NAMES
 from lacuna.contract.profiles import Profile, Source
+from lacuna.evidence.zones import ZoneEnds
 from lacuna.theory import shape
 from lacuna.views import compare
 
@@ -22,7 +23,7 @@ def flat(values: Any) -> set[str]:
 
 
 def test_every_curve_is_a_source() -> None:
-    seen = {"measured", "per_document", "last_token_attention"}
+    seen = {"measured", "mean_of_norms", "last_token_attention"}
     assert flat(Source) == seen | set(PREDICTION_NAMES)
 
 
@@ -41,7 +42,9 @@ def test_the_last_token_s_attention_is_a_curve_like_others(make_profile: Any) ->
     bare = plain.model_copy(
         update={"measured": plain.measured.model_copy(update={"last_token_attention": None})}
     )
-    with pytest.raises(InvalidRequest, match="no curve last_token_attention; it has measured, per"):
+    with pytest.raises(
+        InvalidRequest, match="no curve last_token_attention; it has measured, "
+    ):
         views.curve(bare, "last_token_attention")
     assert "last_token_attention" not in views.rows(bare, 4)[0]
 
@@ -129,15 +132,38 @@ def test_equal_lengths_are_compared_token_by_token(make_profile: Any) -> None:
     assert found.wasserstein == pytest.approx(abs(swapped[0] - swapped[1]) / 63, rel=1e-4)
 
 
-def test_a_zone_takes_its_support_along() -> None:
-    curve = np.array([5.0] + [0.3] * 18 + [5.0])
-    draws = np.ones((10, 20))
-    draws[:4] = curve
-    zone = views.zone_to_wire(shape.dead_zone(curve, curves=draws))
-    assert zone is not None
-    assert zone.support == 0.4
-    assert zone.start_band is not None
-    bare = views.zone_to_wire(shape.dead_zone(curve))
-    assert bare is not None
-    assert bare.support is None
-    assert views.zone_to_wire(None) is None
+def test_a_zone_has_bands_where_its_ends_have(make_profile: Any) -> None:
+    profile = make_profile(tokens=64)
+    zone = profile.dead_zone
+    assert profile.dead_zone_verdict == "zone"
+    assert zone.start_band.low <= zone.start <= zone.start_band.high
+    assert zone.end_band.low <= zone.end <= zone.end_band.high
+    bare = zone.model_copy(update={"start_band": None, "end_band": None})
+    elsewhere = ZoneEnds("zone", start=(0, 1), end=(2, 3))
+    assert views.banded_zone(bare, elsewhere) == (bare, "zone")
+    assert views.banded_zone(bare, ZoneEnds("undecided")) == (bare, "undecided")
+    assert views.banded_zone(None, ZoneEnds("none")) == (None, "none")
+
+
+def test_other_thresholds_have_verdicts_from_the_band_that_is_kept(make_profile: Any) -> None:
+    profile = make_profile(tokens=64)
+    stored = views.dead_zone(profile, shape.THRESHOLD, "measured")
+    assert (stored.dead_zone, stored.verdict) == (profile.dead_zone, "zone")
+    near = views.dead_zone(profile, shape.THRESHOLD + 1e-9, "measured")
+    assert near.verdict == "zone"
+    assert near.dead_zone.start_band == profile.dead_zone.start_band
+    assert views.dead_zone(profile, 0.01, "measured").verdict == "none"
+    lowest = min(profile.measured.smoothed) * 64
+    assert views.dead_zone(profile, lowest, "measured").verdict == "undecided"
+    assert views.dead_zone(profile, shape.THRESHOLD, "residual").verdict is None
+    few = make_profile(tokens=64, documents=8)
+    assert few.measured.low is None
+    assert views.dead_zone(few, 0.5, "measured").verdict == "undecided"
+
+
+def test_a_profile_without_a_band_has_no_columns_for_it(make_profile: Any) -> None:
+    few, many = (make_profile(tokens=64, documents=count) for count in (8, 32))
+    assert set(views.columns_of(many)) - set(views.columns_of(few)) == set(views.BANDS)
+    binned = views.binned(many, 16).measured
+    assert sum(binned.simultaneous_high) == pytest.approx(sum(many.measured.simultaneous_high))
+    assert views.binned(few, 16).measured.low is None

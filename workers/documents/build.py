@@ -1,14 +1,12 @@
-"""Token ids of the documents, and what is known of them.
+"""From the request's `documents` to token ids: `build` makes a `DocumentSet`.
 
-The caller's own texts: each is one document, of which the first tokens are read.
-
-Documents without content: ids drawn uniformly from the vocabulary.
-
-From the request's `documents` to token ids.
+Sources: the built-in text and the operator's corpora (`corpus`), the caller's own texts, of which
+the first tokens are read, and ids drawn uniformly from the vocabulary.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,8 +32,8 @@ class DocumentSet:
     Attributes:
         ids: int64 tensor of shape [K, n], on the CPU.
         leading_bos: whether the tokenizer's own policy put a BOS token first.
-        source: what they were made of in the end: "builtin", "random_tokens", "inline", "corpus".
-        warnings: what the reader of the result should know.
+        source: what they were made of: "builtin", "random_tokens", "inline" or "corpus".
+        warnings: what to know when reading the result.
     """
 
     ids: Tensor
@@ -46,51 +44,22 @@ class DocumentSet:
     @property
     def digest(self) -> str:
         """SHA-256 (32 hex characters) of the shape and of all ids in little-endian int64."""
-        count, length = self.ids.shape
-        content = self.ids.to(torch.int64).numpy().astype("<i8").tobytes()
-        return hashlib.sha256(f"{count} {length}\n".encode() + content).hexdigest()[:32]
+        return _digest(self.ids)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The same digest of each document by itself."""
+        return tuple(_digest(row[None]) for row in self.ids)
+
+    def part(self, start: int, stop: int) -> DocumentSet:
+        """The documents `start` to `stop` - 1."""
+        return dataclasses.replace(self, ids=self.ids[start:stop])
 
 
-def inline_pieces(
-    tokenizer: Any, texts: list[str], room: int, count: int
-) -> tuple[list[list[int]], tuple[str, ...]]:
-    """The first `room` tokens of each text that has them, and warnings about those that do not."""
-    found, short = [], 0
-    for text in texts[:count]:
-        ids = encode_beginning(tokenizer, text, room)
-        if len(ids) >= room:
-            found.append(ids[:room])
-        else:
-            short += 1
-    warnings = []
-    if len(texts) > count:
-        warnings.append(f"{len(texts)} texts were given, `documents.count` reads {count} of them")
-    if short:
-        warnings.append(
-            f"{short} of {min(len(texts), count)} texts are too short and were left out"
-        )
-    return found, tuple(warnings)
-
-
-def random_pieces(
-    tokenizer: Any | None, vocabulary: int, room: int, count: int, seed: int
-) -> list[list[int]]:
-    """`count` pieces of `room` random ids, special tokens excluded.
-
-    Args:
-        tokenizer: names the special tokens and the ids in use; None draws from all of them.
-        vocabulary: rows of the embedding table, often padded beyond the tokenizer's.
-        seed: of the generator.
-    """
-    used, special = vocabulary, set()
-    if tokenizer is not None:
-        used = min(vocabulary, len(tokenizer))
-        special = set(tokenizer.all_special_ids)
-    allowed = np.setdiff1d(
-        np.arange(used), np.fromiter(special, dtype=np.int64, count=len(special))
-    )
-    drawn = np.random.default_rng(seed).integers(0, len(allowed), size=(count, room))
-    return [[int(token) for token in row] for row in allowed[drawn]]
+def _digest(ids: Tensor) -> str:
+    count, length = ids.shape
+    content = ids.to(torch.int64).numpy().astype("<i8").tobytes()
+    return hashlib.sha256(f"{count} {length}\n".encode() + content).hexdigest()[:32]
 
 
 _NO_SPECIALS = Policy((), (), leading_bos=False)
@@ -107,17 +76,21 @@ def build(
 ) -> DocumentSet:
     """Documents of exactly `length` tokens for this model's tokenizer.
 
-    Every document is what the tokenizer makes of a text by its own policy: a BOS token leads if,
-    and only if, the tokenizer puts one there. Texts that are too short are left out, never padded;
-    with fewer documents than asked for, those there are get used, and a warning says so.
+    As many as `documents.count` says, or `documents.most` for `auto`. Those that exist come in a
+    fixed random order, so that the first ones stand for all of them, and a larger set begins with
+    the smaller one.
+
+    Every document is what the tokenizer makes of a text by its own policy: a BOS token leads only
+    if the tokenizer puts one there. Texts that are too short are left out, never padded. When there
+    are fewer documents than asked for, those are used, and a warning says so.
 
     Args:
         spec: the request's `documents`.
-        loaded: the model; without a tokenizer (presets) built-in text gives way to random tokens.
+        loaded: the model; without a tokenizer (presets), random tokens replace the built-in text.
         length: n, at least 1.
         seed: of random tokens.
         corpus_dir: the operator's corpora, for source `corpus`.
-        check: called with every text of a corpus; may raise to give up.
+        check: called at every text of a corpus; may raise to give up.
 
     Raises:
         DocumentsUnusable: no document reaches the length.
@@ -127,11 +100,11 @@ def build(
     room = rules.room(length)
     if room < 0:
         raise DocumentsUnusable(
-            f"`sequence_length`: {length} tokens have no room beside the tokenizer's own "
+            f"`sequence_length`: {length} tokens have no room for a text, since the tokenizer adds "
             f"{length - room} special tokens",
             field="sequence_length",
         )
-    if room == 0:  # nothing but special tokens: one document says it all
+    if room == 0:  # only special tokens: all documents are the same
         bodies: list[list[int]] = [[]]
         more: tuple[str, ...] = ()
     else:
@@ -141,7 +114,7 @@ def build(
         raise DocumentsUnusable(
             f"`documents`: no text has {length} tokens or more", field="documents"
         )
-    if source != "inline" and len(bodies) < spec.count:
+    if source != "inline" and spec.count != "auto" and len(bodies) < spec.count:
         notes += (f"{len(bodies)} documents of {length} tokens instead of {spec.count}: "
                   "the text has no more",)  # fmt: skip
     ids = torch.tensor([rules.wrap(body) for body in bodies], dtype=torch.int64)
@@ -161,7 +134,7 @@ def _source(spec: Documents, loaded: LoadedModel) -> tuple[str, tuple[str, ...]]
 
 
 def _bare(loaded: LoadedModel) -> str:
-    """Why there is no tokenizer: the hub's model of a preset's name has one, the preset has not."""
+    """Why there is no tokenizer; a hub model may have one where the preset of its name has none."""
     if loaded.weights == "random" and find_preset(loaded.id) is not None:
         return f"the random weights of the preset {loaded.id} come without a tokenizer"
     return f"{loaded.id} has no tokenizer"
@@ -176,16 +149,59 @@ def _bodies(
     corpus_dir: Path | None,
     check: Callable[[], None],
 ) -> tuple[list[list[int]], tuple[str, ...]]:
-    tokenizer, count = loaded.tokenizer, spec.count
+    tokenizer, count = loaded.tokenizer, spec.limit
     if source == "random_tokens":
         size = loaded.vocabulary
         return random_pieces(tokenizer, size, room, count, seed), ()
     if source == "inline":
-        return inline_pieces(tokenizer, list(spec.texts or ()), room, count)
+        found, notes = inline_pieces(tokenizer, list(spec.texts or ()), room, count)
+        return corpus.shuffled(found), notes
     if source == "corpus":
-        folder = corpus.find(str(spec.name), corpus_dir)
-        return corpus.pieces(tokenizer, folder, room, count, check), ()
+        folder = corpus.corpus_folder(str(spec.name), corpus_dir)
+        return corpus.shuffled(corpus.corpus_pieces(tokenizer, folder, room, count, check)), ()
     return corpus.builtin_pieces(corpus.builtin_tokens(tokenizer), room, count), ()
+
+
+def inline_pieces(
+    tokenizer: Any, texts: list[str], room: int, count: int
+) -> tuple[list[list[int]], tuple[str, ...]]:
+    """The first `room` tokens of each text that has them, and warnings about the other texts."""
+    found, short = [], 0
+    for text in texts[:count]:
+        ids = encode_beginning(tokenizer, text, room)
+        if len(ids) >= room:
+            found.append(ids[:room])
+        else:
+            short += 1
+    warnings = []
+    if len(texts) > count:
+        warnings.append(f"{len(texts)} texts were given, `documents` allows {count} of them")
+    if short:
+        warnings.append(
+            f"{short} of {min(len(texts), count)} texts are too short and were left out"
+        )
+    return found, tuple(warnings)
+
+
+def random_pieces(
+    tokenizer: Any | None, vocabulary: int, room: int, count: int, seed: int
+) -> list[list[int]]:
+    """`count` pieces of `room` random ids, without special tokens.
+
+    Args:
+        tokenizer: names the special tokens and the ids in use; None draws from all of them.
+        vocabulary: rows of the embedding table, often padded beyond the tokenizer's.
+        seed: of the generator.
+    """
+    used, special = vocabulary, set()
+    if tokenizer is not None:
+        used = min(vocabulary, len(tokenizer))
+        special = set(tokenizer.all_special_ids)
+    allowed = np.setdiff1d(
+        np.arange(used), np.fromiter(special, dtype=np.int64, count=len(special))
+    )
+    drawn = np.random.default_rng(seed).integers(0, len(allowed), size=(count, room))
+    return [[int(token) for token in row] for row in allowed[drawn]]
 
 
 def check_vocabulary(
@@ -196,19 +212,19 @@ def check_vocabulary(
     *,
     scored: bool = False,
 ) -> None:
-    """Refuse tokens that the model does not have: a tokenizer may name more than its tables hold.
+    """Refuse tokens that the model does not have; a tokenizer may have more than its tables.
 
     On a GPU an index out of range breaks the device for the whole process.
 
     Args:
         ids: token ids of any shape, at least one.
         loaded: the model.
-        field: of the request, from which they come.
+        field: of the request, where they come from.
         kind: of the error raised.
-        scored: their logits are read too, so the head must have them.
+        scored: their logits are read too, so the LM head must have them.
 
     Raises:
-        DocumentsUnusable, or the kind asked for: names the highest token.
+        DocumentsUnusable, or `kind`: names the highest token.
     """
     highest, rows = int(ids.max()), loaded.vocabulary
     if scored:

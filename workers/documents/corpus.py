@@ -1,12 +1,12 @@
-"""Python's own reference prose: about 450 kB of English, 113,000 tokens of SmolLM2.
+"""Texts to read: the built-in one, and the operator's own corpora.
 
-It is what `help("topic")` prints (`pydoc_data.topics`) in Python 3.11.7, kept here because every
-release words it anew: the same request must read the same documents under any Python.
+The built-in text is Python's reference prose, about 450 kB of English and 113,000 tokens of
+SmolLM2. It is what `help("topic")` prints (`pydoc_data.topics`) in Python 3.11.7, kept as a file
+because releases change the wording: equal requests must read equal documents under any Python.
 
-A folder of texts below the operator's corpus folder: .txt, .jsonl and .parquet files.
-
-A .txt file is one text; every line of a .jsonl file and every row of a .parquet file is one, in
-the field or column `text`.
+A corpus is a folder of .txt, .jsonl and .parquet files below the operator's corpus folder. A .txt
+file is one text; every line of a .jsonl file and every row of a .parquet file is one, in the field
+or column `text`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from lacuna.contract.errors import DocumentsUnusable
 from workers.documents.tokens import encode, encode_beginning
@@ -33,33 +35,38 @@ def builtin_text() -> str:
 
 
 def builtin_tokens(tokenizer: Any) -> list[int]:
-    """The text in a tokenizer's tokens, without special ones; kept while the tokenizer lives."""
+    """The built-in text in a tokenizer's tokens, without special ones; cached per tokenizer."""
     if tokenizer not in _TOKENS:
         _TOKENS[tokenizer] = encode(tokenizer, builtin_text())
     return _TOKENS[tokenizer]
 
 
+def shuffled(pieces: list[list[int]]) -> list[list[int]]:
+    """The pieces in a random order that depends on their number only."""
+    order = np.random.default_rng(0).permutation(len(pieces))
+    return [pieces[at] for at in order.tolist()]
+
+
 def builtin_pieces(ids: list[int], room: int, count: int) -> list[list[int]]:
-    """At most `count` pieces of `room` tokens each, evenly spread over the corpus.
+    """At most `count` of the consecutive pieces of `room` tokens, in random order.
 
-    The corpus is cut into consecutive pieces, and every k-th is taken.
+    Which comes first does not depend on `count`, so larger sets begin with the smaller ones.
 
-    >>> pieces(list(range(10)), 2, 2)
-    [[0, 1], [4, 5]]
+    >>> builtin_pieces(list(range(10)), 2, 2) == builtin_pieces(list(range(10)), 2, 3)[:2]
+    True
     """
     whole = len(ids) // room
-    step = max(1, whole // count)
-    return [ids[i * room : (i + 1) * room] for i in range(whole)][::step][:count]
+    return shuffled([ids[i * room : (i + 1) * room] for i in range(whole)])[:count]
 
 
 _SUFFIXES = (".txt", ".jsonl", ".parquet")
 
 
-def find(name: str, corpus_dir: Path | None) -> Path:
+def corpus_folder(name: str, corpus_dir: Path | None) -> Path:
     """Folder of a corpus, symlinks resolved.
 
     Raises:
-        DocumentsUnusable: corpora are switched off, or the name leads to no folder below.
+        DocumentsUnusable: this worker has no corpora, or none of that name.
     """
     if corpus_dir is None:
         raise DocumentsUnusable(
@@ -79,7 +86,7 @@ def find(name: str, corpus_dir: Path | None) -> Path:
     return folder
 
 
-def pieces(
+def corpus_pieces(
     tokenizer: Any,
     folder: Path,
     room: int,
@@ -88,9 +95,9 @@ def pieces(
 ) -> list[list[int]]:
     """At most `count` pieces of `room` tokens: the first of every text, then the second, ...
 
-    Files are read in order of their names, and only as far as needed: as soon as `count` texts are
-    long enough, their beginnings are the documents. `check` is called with every text, and may
-    raise to give up.
+    Files are read in the order of their names, and only as far as needed: once `count` texts are
+    long enough, their beginnings are the documents. `check` is called at every text, and may raise
+    to give up.
 
     Raises:
         DocumentsUnusable: a file cannot be read, or its kind needs a package that is missing.
@@ -132,7 +139,7 @@ def _jsonl(path: Path) -> Iterator[str]:
             try:
                 record = json.loads(line)
             except ValueError as error:
-                raise _unusable(f"line {number} of {path.name} is no JSON") from error
+                raise _unusable(f"line {number} of {path.name} is not JSON") from error
             if not isinstance(record, dict) or not isinstance(record.get("text"), str):
                 raise _unusable(f"line {number} of {path.name} has no string field `text`")
             yield record["text"]
@@ -151,7 +158,7 @@ def _parquet(path: Path) -> Iterator[str]:
             for batch in file.iter_batches(batch_size=64, columns=["text"]):
                 yield from (text for text in batch.column(0).to_pylist() if isinstance(text, str))
     except (pyarrow.ArrowException, OSError) as error:
-        raise _unusable(f"{path.name} is no readable Parquet file") from error
+        raise _unusable(f"{path.name} is not a readable Parquet file") from error
 
 
 def _unusable(what: str) -> DocumentsUnusable:

@@ -12,7 +12,7 @@ position. The objectives:
 
 Each batch takes one forward and one backward pass. Documents in a batch do not reach each other, so
 the result does not depend on the batch size (up to rounding). Recorders gather their statistics in
-the same pass. `measured_to_wire` is what a profile says of the result.
+the same pass. `workers.influence.curves` is what a profile says of the result.
 """
 
 from __future__ import annotations
@@ -20,18 +20,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lacuna.contract.base import rounded, rounded_list
 from lacuna.contract.errors import InvalidRequest, ModelUnsupported, NotFinite
 from lacuna.contract.profile_requests import Objective
-from lacuna.contract.profiles import Measured
-from lacuna.evidence import aggregates
 from workers.documents import DocumentSet, check_vocabulary
 from workers.influence import batching
 from workers.influence.batching import Recorder
@@ -46,9 +42,6 @@ from workers.instrument.model_pass import (
 from workers.models.loaded import LoadedModel, check_length
 
 F64 = NDArray[np.float64]
-
-DRAWS = 200
-"""Bootstrap draws of documents behind the bands."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +62,19 @@ class InfluenceResult:
     batch_size: int
     seconds: float
 
+    def followed_by(self, more: InfluenceResult) -> InfluenceResult:
+        """These documents, then those of another measurement."""
+        errors = None
+        if self.standard_error is not None and more.standard_error is not None:
+            errors = np.concatenate([self.standard_error, more.standard_error])
+        return InfluenceResult(
+            norms=np.concatenate([self.norms, more.norms]),
+            scores=np.concatenate([self.scores, more.scores]),
+            standard_error=errors,
+            batch_size=more.batch_size,
+            seconds=self.seconds + more.seconds,
+        )
+
 
 @dataclass(frozen=True)
 class _Batch:
@@ -87,6 +93,7 @@ def measure(
     target_ids: Sequence[int] | None = None,
     batch_size: int = 0,
     recorders: Sequence[Recorder] = (),
+    first_index: int = 0,
     on_batch: Callable[[int, int], None] | None = None,
     check: Check = no_check,
 ) -> InfluenceResult:
@@ -102,6 +109,7 @@ def measure(
         batch_size: documents at once; 0 chooses.
         recorders: record in the same passes. With a continuation of several tokens they get forward
             passes of their own, over the documents alone.
+        first_index: index of the first document, where others were measured before it.
         on_batch: called with (documents done, documents in all) after each batch; what it raises
             ends the measurement.
         check: called several times a second, also within a pass; what it raises ends the
@@ -123,7 +131,7 @@ def measure(
     def one_batch(first: int, batch: Tensor) -> None:
         for recorder in recorders:
             recorder.start_batch(batch)
-        found = one_pass(first, batch)
+        found = one_pass(first_index + first, batch)
         for recorder in recorders:
             recorder.end_batch()
         _check_finite(loaded, found)
@@ -278,56 +286,3 @@ def _check_finite(loaded: LoadedModel, found: _Batch) -> None:
 
 def _joined(parts: Sequence[Tensor]) -> F64:
     return np.asarray(torch.cat(list(parts)).numpy(), dtype=np.float64)
-
-
-def measured_to_wire(
-    result: InfluenceResult, how: Literal["mean", "rms"], last_token_attention: F64 | None = None
-) -> tuple[Measured, F64, F64 | None]:
-    """The measured curves of a profile, and the main one as an array.
-
-    Args:
-        result: of `measure`.
-        how: the aggregate over documents: "rms" for `jacobian`, else "mean".
-        last_token_attention: [n], the second measured source; None when it was not seen.
-
-    Returns:
-        The wire model; the main curve, [n], sums to 1; its bootstrap draws, [DRAWS, n], or None for
-        one document, whose draws are all the same.
-    """
-    norms = result.norms
-    combine = aggregates.root_mean_square if how == "rms" else aggregates.mean_of_norms
-    main = combine(norms)
-    draws = aggregates.bootstrap(norms, how, draws=DRAWS, seed=0)
-    low, high = aggregates.band(draws)
-    split = aggregates.split_half(norms, combine)
-    split_each = aggregates.split_half(norms, aggregates.per_document)
-    attention = last_token_attention
-    wire = Measured(
-        influence=rounded_list(main),
-        low=rounded_list(low),
-        high=rounded_list(high),
-        per_document=rounded_list(aggregates.per_document(norms)),
-        documents=len(norms),
-        split_half_wasserstein=None if split is None else rounded(split),
-        split_half_wasserstein_per_document=None if split_each is None else rounded(split_each),
-        standard_error=standard_error(result, main) if how == "rms" else None,
-        last_token_attention=None
-        if attention is None
-        else rounded_list(attention / attention.sum()),
-    )
-    return wire, main, draws if len(norms) > 1 else None
-
-
-def standard_error(result: InfluenceResult, main: F64) -> list[float] | None:
-    """Standard error over probes of the root-mean-square curve `main` [n]; None with one probe.
-
-    The curve is r = sqrt(mean over documents of g^2). A small error dg moves it by
-    dr = mean(g dg) / r, and the documents' errors are independent.
-    """
-    if result.standard_error is None:
-        return None
-    norms = result.norms
-    scale = np.sqrt(np.square(norms).mean(axis=0))
-    spread = np.sqrt(np.square(norms * result.standard_error).sum(axis=0)) / len(norms)
-    relative = np.divide(spread, scale**2, out=np.zeros_like(scale), where=scale > 0)
-    return rounded_list(relative * main)

@@ -104,7 +104,7 @@ class ProfileHandler:
             batch_size=self._settings.batch_size,
         )
         body = profile.profile_body(profile_id, echo, loaded, instrumentation, texts, found)
-        envelope = profile.profile_envelope(loaded, texts, found, load_seconds)
+        envelope = profile.profile_envelope(loaded, found, load_seconds)
         return Outcome(
             profile_id,
             body.model_dump_json().encode(),
@@ -134,6 +134,6 @@ def check_cost(request: ProfileRequest, loaded: LoadedModel, settings: Settings)
             f"`sequence_length`: {loaded.id} has {depth} layers of width {width}, so that this "
             f"costs about {asked:.2g} multiply-adds, above the limit of {limit:.2g} "
             f"({'LACUNA_MAX_COST_GPU' if gpu else 'LACUNA_MAX_COST'}); lower `sequence_length` or "
-            "`documents.count`",
+            "`documents`",
             field="sequence_length",
         )

@@ -1,7 +1,8 @@
 """Measures one model and predicts its curves: plain arrays, before anything goes on the wire.
 
-`measure` takes influence, mixing and attention in the same passes, then recall, then computes the
-predictions. A prediction that fails becomes a warning; a measurement that fails ends the job.
+`measure` reads documents until the curve is known well enough, and takes influence, mixing and
+attention in the same passes; then it measures recall and computes the predictions. A prediction
+that fails becomes a warning; a measurement that fails ends the job.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from workers.influence.influence import InfluenceResult
 from workers.influence.mixing import MixingRecorder
 from workers.instrument import Instrumentation
 from workers.instrument.positions import positions_off
-from workers.job import predictions
+from workers.job import predictions, sampling
+from workers.job.sampling import Sample
 from workers.lease import Interruption
 from workers.models.loaded import LoadedModel
 from workers.recall import needle
@@ -43,6 +45,8 @@ OnProgress = Callable[[float, str], None]
 
 # Where the phases end on the progress bar. The second moment takes as long as all the rest.
 READ, MEASURED, NEEDLED, PREDICTED = 0.05, 0.50, 0.58, 0.98
+RECORDED = 16
+"""Documents in which kernels and mixing are watched: their means hardly move with more of them."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +88,14 @@ class Measurement:
     """Everything that was found out about one model.
 
     Attributes:
-        influence: gradient norms of every document.
-        aggregate: how documents are combined into one curve.
+        sample: the documents that were read, and their gradient norms.
+        aggregate: how the papers combine documents into one curve.
         mixing: lambda; None where it is undefined.
         attention: what was seen of the kernels; None where they could not be watched.
         needle: recall by depth; None when it was not asked for.
         predictions: by name, [n], each sums to 1.
+        second_moment: rows of the documents that it read, and its curve of each, [K', n]; None
+            without it.
         forces: mask, residual, positions and content, switched on in turn.
         collapse: the depth limit; None when no kernel is known.
         monotone: by attention layer, the largest violation of monotonicity; None when the kernels
@@ -98,12 +104,13 @@ class Measurement:
         predict_seconds: wall time of the predictions.
     """
 
-    influence: InfluenceResult
+    sample: Sample
     aggregate: Literal["mean", "rms"]
     mixing: MixingRecorder | None = None
     attention: KernelStatistics | None = None
     needle: NeedleResult | None = None
     predictions: dict[PredictionName, F64] = field(default_factory=dict)
+    second_moment: tuple[NDArray[np.intp], F64] | None = None
     forces: list[rollout.Force] = field(default_factory=list)
     collapse: rollout.Collapse | None = None
     monotone: list[float] | None = None
@@ -158,20 +165,31 @@ def _measure_influence(task: ProfileTask, batch_size: int) -> Measurement:
         detail = finest_detail(instrumentation, task.length)
         kernels = KernelRecorder(model, instrumentation, detail, check=task.check)
     recorders: list[Recorder] = [one for one in (mixing, kernels) if one is not None]
-    result = influence.measure(
-        task.loaded,
-        task.documents,
-        objective=request.resolved_objective,
-        probes=request.probes,
-        seed=request.seed,
-        target_ids=_target_ids(task.loaded, request),
-        batch_size=batch_size,
-        recorders=recorders,
-        on_batch=task.progress_between(READ, MEASURED, "document"),
-        check=task.check,
+    target_ids = _target_ids(task.loaded, request)
+    most = len(task.documents.ids)
+
+    def read(start: int, stop: int) -> InfluenceResult:
+        low, high = (READ + (MEASURED - READ) * at / most for at in (start, stop))
+        return influence.measure(
+            task.loaded,
+            task.documents.part(start, stop),
+            objective=request.resolved_objective,
+            probes=request.probes,
+            seed=request.seed,
+            target_ids=target_ids,
+            batch_size=batch_size,
+            recorders=recorders if start < RECORDED else (),
+            first_index=start,
+            on_batch=task.progress_between(low, high, f"documents {start + 1} to {stop}:"),
+            check=task.check,
+        )
+
+    auto = request.documents.count == "auto"
+    sample = sampling.read(
+        task.documents, read, most=request.documents.most if auto else None, edges=[RECORDED]
     )
     return Measurement(
-        influence=result,
+        sample=sample,
         aggregate="rms" if request.resolved_objective == "jacobian" else "mean",
         mixing=mixing,
         attention=None if kernels is None else kernels.result(),
@@ -240,7 +258,7 @@ def _attempt(found: Measurement, without: str, step: Callable[[], None]) -> None
 
 
 def _second_moment(found: Measurement, task: ProfileTask) -> None:
-    ids = task.documents.ids
+    ids = found.sample.documents.ids
     predicted = moments.predict(
         task.loaded.model,
         task.instrumentation,
@@ -249,12 +267,10 @@ def _second_moment(found: Measurement, task: ProfileTask) -> None:
         check=task.check,
         on_document=task.progress_between(NEEDLED, PREDICTED, "second moment of document"),
     )
-    if predicted.influence is None or predicted.per_document is None:
+    if predicted.influence is None or predicted.per_document is None or predicted.rows is None:
         raise predictions.Unavailable(predicted.reason)
     found.predictions["second_moment"] = predicted.influence
-    used = len(predicted.per_document)
-    if used < len(ids):
-        found.warnings.append(f"second_moment: {used} of {len(ids)} documents, evenly spaced")
+    found.second_moment = predicted.rows, predicted.per_document
 
 
 def _diagnose(found: Measurement, inputs: predictions.PredictionInputs) -> None:

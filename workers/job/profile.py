@@ -25,16 +25,22 @@ from lacuna.contract.profiles import (
     Environment,
     MonotoneCheck,
     NeedleCurve,
-    Prediction,
     ProfileBody,
     ProfileEnvelope,
     ProfileSummary,
     RequestEcho,
     Timings,
 )
-from lacuna.theory import agreement, shape
+from lacuna.evidence.bands import MIN_EFFECTIVE
+from lacuna.theory import agreement
 from workers.documents import DocumentSet
-from workers.influence.influence import measured_to_wire
+from workers.influence.curves import (
+    Curves,
+    measured_to_wire,
+    prediction_to_wire,
+    shape_to_wire,
+    zone_to_wire,
+)
 from workers.influence.mixing import mixing_to_wire
 from workers.instrument import Instrumentation, describe_positions
 from workers.job.measurement import Measurement
@@ -45,8 +51,8 @@ F64 = NDArray[np.float64]
 
 MONOTONE_TOLERANCE = 1e-3
 """Rounding and the finite number of documents breach monotonicity by less than this."""
-ONE_DOCUMENT = (
-    "one document alone: how noisy the curve is cannot be told, and its band has no width"
+FEW_DOCUMENTS = (
+    f"fewer than {MIN_EFFECTIVE:g} documents: no band is offered, and zone and shape are undecided"
 )
 
 
@@ -68,6 +74,7 @@ def request_echo(request: ProfileRequest, loaded: LoadedModel, texts: DocumentSe
         documents_source=texts.source,
         documents_name=request.documents.name,
         documents_asked=request.documents.count,
+        documents_most=request.documents.most if request.documents.count == "auto" else None,
         documents_digest=texts.digest,
         target_digest=None if target is None else hashlib.sha256(target.encode()).hexdigest()[:32],
         leading_bos=texts.leading_bos,
@@ -106,26 +113,33 @@ def profile_body(
 ) -> ProfileBody:
     """The part of a profile that equal requests have in common, byte for byte."""
     attention = None if found.attention is None else found.attention.last_token_attention
-    measured, main, draws = measured_to_wire(found.influence, found.aggregate, attention)
+    result, read = found.sample.influence, found.sample.documents
+    curves = Curves(result.norms, read.keys, found.aggregate)
+    measured = measured_to_wire(curves, found.sample.sampled, result.standard_error, attention)
+    zone, verdict = zone_to_wire(curves)
     if found.needle is not None:
-        needle = needle_to_wire(found.needle, main)
+        needle = needle_to_wire(found.needle, curves.main)
         measured = measured.model_copy(update={"needle": needle})
     return ProfileBody(
         id=id_,
         model=describe_model(loaded, instrumentation),
-        request=echo,
+        request=echo.model_copy(update={"documents_digest": read.digest}),
         measured=measured,
         mixing=None if found.mixing is None else mixing_to_wire(found.mixing),
         predictions={
-            name: prediction_to_wire(curve, main) for name, curve in found.predictions.items()
+            name: prediction_to_wire(
+                curve, curves, found.second_moment if name == "second_moment" else None
+            )
+            for name, curve in found.predictions.items()
         },
         forces=[views.force_to_wire(force) for force in found.forces],
         collapse=None if found.collapse is None else views.collapse_to_wire(found.collapse),
         monotone=_monotone_to_wire(found),
-        dead_zone=views.zone_to_wire(shape.dead_zone(main, curves=draws)),
-        shape=views.shape_of(main),
+        dead_zone=zone,
+        dead_zone_verdict=verdict,
+        shape=shape_to_wire(curves),
         warnings=[
-            *([ONE_DOCUMENT] if draws is None else []),
+            *([FEW_DOCUMENTS] if curves.band is None else []),
             *texts.warnings,
             *instrumentation.reasons,
             *instrumentation.warnings,
@@ -164,17 +178,6 @@ def _attention_implementation(loaded: LoadedModel) -> str:
     return str(getattr(loaded.text_config, "_attn_implementation", None) or "eager")
 
 
-def prediction_to_wire(curve: F64, main: F64) -> Prediction:
-    """A predicted curve [n], with its distance from the measured one [n]."""
-    rank = agreement.spearman(curve, main)
-    return Prediction(
-        influence=rounded_list(curve),
-        wasserstein=rounded(agreement.wasserstein(curve, main)),
-        spearman=None if rank is None else rounded(rank),
-        dead_zone=views.zone_of(curve),
-    )
-
-
 def _monotone_to_wire(found: Measurement) -> list[MonotoneCheck] | None:
     if found.monotone is None or found.mixing is None:
         return None
@@ -200,17 +203,17 @@ def needle_to_wire(result: NeedleResult, influence: F64) -> NeedleCurve:
 
 
 def profile_envelope(
-    loaded: LoadedModel, texts: DocumentSet, found: Measurement, load_seconds: float
+    loaded: LoadedModel, found: Measurement, load_seconds: float
 ) -> ProfileEnvelope:
     """When, where and how fast the profile was made; no part of its identity."""
-    seconds = found.influence.seconds
+    seconds = found.sample.influence.seconds
     device = loaded.device
     return ProfileEnvelope(
         timings=Timings(
             load_seconds=round(load_seconds, 3),
             measure_seconds=round(seconds, 3),
             predict_seconds=round(found.predict_seconds, 3),
-            tokens_per_second=rounded(texts.ids.numel() / max(seconds, 1e-9)),
+            tokens_per_second=rounded(found.sample.documents.ids.numel() / max(seconds, 1e-9)),
         ),
         environment=Environment(
             lacuna=version("lacuna-service"),
@@ -242,7 +245,9 @@ def profile_summary(body: ProfileBody, envelope: ProfileEnvelope) -> ProfileSumm
         content_scale=body.request.content_scale,
         needle=body.measured.needle is not None,
         shape=body.shape.class_,
+        shape_decided=body.shape.decided,
         dead_zone=body.dead_zone,
+        dead_zone_verdict=body.dead_zone_verdict,
         primacy_mass=body.shape.primacy_mass,
         recency_mass=body.shape.recency_mass,
         created_at=envelope.created_at,

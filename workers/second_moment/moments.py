@@ -79,11 +79,13 @@ class SecondMomentPrediction:
     Attributes:
         influence: F64[n], sums to 1: mean over documents of each one's normalised prediction.
         per_document: F64[K', n], rows sum to 1.
+        rows: which of the K documents were read, [K'].
         reason: why the model is not covered; then the others are None.
     """
 
     influence: F64 | None
     per_document: F64 | None
+    rows: NDArray[np.intp] | None
     reason: str | None = None
 
 
@@ -114,13 +116,14 @@ def predict(
     """
     reason = _why_not(instrumentation)
     if reason is not None:
-        return SecondMomentPrediction(None, None, reason)
-    used = ids[_spaced(len(ids), documents)].to(model.device)
+        return SecondMomentPrediction(None, None, None, reason)
+    rows = _spaced(len(ids), documents)
+    used = ids[rows].to(model.device)
     if probes is None:
         probes = -(-PROBES // len(used))
     norm_behind = _rehearse(model, instrumentation, used[0, :REHEARSAL])
     if isinstance(norm_behind, str):
-        return SecondMomentPrediction(None, None, norm_behind)
+        return SecondMomentPrediction(None, None, None, norm_behind)
     check = throttled(check)
     measuring = DocumentMoments(model, instrumentation, probes, check)
     measuring.norm_behind = norm_behind
@@ -138,9 +141,9 @@ def predict(
                 curves.append(measuring.evaluate(found, np.mean(gram, axis=0)))
                 on_document(index + 1, len(used))
     except Unsupported as error:
-        return SecondMomentPrediction(None, None, str(error))
-    rows = np.array(curves)
-    return SecondMomentPrediction(aggregates.per_document(rows), rows)
+        return SecondMomentPrediction(None, None, None, str(error))
+    predicted = np.array(curves)
+    return SecondMomentPrediction(aggregates.per_document(predicted), predicted, rows)
 
 
 def _spaced(count: int, wanted: int) -> NDArray[np.intp]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from lacuna.contract.profile_requests import ProfileRequest
+from lacuna.contract.profile_requests import MOST_DOCUMENTS, ProfileRequest
 
 
 def parse(**fields: Any) -> ProfileRequest:
@@ -60,7 +60,23 @@ def test_fields_that_do_not_fit_are_refused_by_name(fields: dict[str, Any], name
 
 
 def test_defaults_written_out_are_the_same_job() -> None:
-    assert parse().job_id == parse(sequence_length=256, seed=0, documents={"count": 16}).job_id
+    written = {"count": "auto", "most": MOST_DOCUMENTS}
+    assert parse().job_id == parse(sequence_length=256, seed=0, documents=written).job_id
+
+
+def test_a_count_in_numbers_has_no_use_for_the_most() -> None:
+    counted = parse(documents={"count": 40})
+    assert counted.job_id == parse(documents={"count": 40, "most": 99}).job_id
+    assert counted.job_id != parse(documents={"count": 41}).job_id
+    assert parse().job_id != parse(documents={"most": 99}).job_id
+    assert (counted.documents.limit, parse(documents={"most": 99}).documents.limit) == (40, 99)
+
+
+@pytest.mark.parametrize("documents", [{"count": "all"}, {"count": 0}, {"count": 4097},
+                                       {"count": 16.0}, {"most": 31}, {"most": 4097}])  # fmt: skip
+def test_a_count_is_a_number_or_auto(documents: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        parse(documents=documents)
 
 
 def test_priority_is_no_part_of_the_identity() -> None:

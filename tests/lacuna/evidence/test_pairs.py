@@ -150,7 +150,7 @@ def test_false_alarms_of_pairs_groups_and_drift_stay_below_their_level():
         other = summary(norms(32, rng))
         found = (
             pairs.compare(a, b).verdict,
-            pairs.compare_groups(a.masses, other.masses, names, draws=1000).verdict,
+            pairs.compare_groups(a.tenths, other.tenths, names, draws=1000).verdict,
             "difference" if pairs.drift(a, b, tolerance=0.0).alert else "",
         )
         alarms += [verdict == "difference" for verdict in found]

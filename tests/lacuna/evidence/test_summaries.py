@@ -7,22 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lacuna.evidence.summaries import shared, summarise
+from lacuna.evidence.summaries import BINS, shared, summarise
 
 
 def keys(count: int) -> list[str]:
     return [f"document-{number}" for number in range(count)]
 
 
-@given(st.integers(1, 64), st.integers(0, 2**32 - 1))
-def test_masses_are_integrals_of_the_density(n, seed):
+@given(st.integers(1, 200), st.integers(0, 2**32 - 1))
+def test_tenths_are_integrals_of_the_density(n, seed):
     norms = np.random.default_rng(seed).lognormal(size=(3, n))
     found = summarise(norms, keys(3))
     total = np.concatenate([np.zeros((3, 1)), np.cumsum(norms, axis=1)], axis=1)
     edges = np.linspace(0, n, 11)
     ahead = np.stack([np.interp(edges, np.arange(n + 1), row) for row in total])
     expected = np.diff(ahead, axis=1) / norms.sum(axis=1, keepdims=True)
-    assert found.masses == pytest.approx(expected, abs=1e-12)
+    assert found.tenths == pytest.approx(expected, abs=1e-12)
+    assert found.masses.shape == (3, min(n, BINS))
     assert found.masses.sum(axis=1) == pytest.approx(np.ones(3))
     assert found.totals == pytest.approx(norms.sum(axis=1))
 
@@ -36,12 +37,21 @@ def test_isolated_ends_are_kept_apart():
 
 
 def test_stretches_are_sums_of_tenths_and_parts_of_them():
-    found = summarise(np.random.default_rng(0).lognormal(size=(4, 50)), keys(4))
+    found = summarise(np.random.default_rng(0).lognormal(size=(4, 10)), keys(4))
     assert found.mass(0, 1) == pytest.approx(np.ones(4))
     assert found.mass(0.2, 0.45) == pytest.approx(
         found.masses[:, 2] + found.masses[:, 3] + found.masses[:, 4] / 2
     )
     assert found.mass(0.5, 0.5) == pytest.approx(np.zeros(4))
+
+
+@given(st.integers(1, 300), st.integers(0, 2**32 - 1))
+def test_tenths_are_sums_of_the_masses_that_are_kept(n, seed):
+    found = summarise(np.random.default_rng(seed).lognormal(size=(2, n)), keys(2))
+    if n >= BINS:
+        assert found.tenths == pytest.approx(found.masses.reshape(2, 10, BINS // 10).sum(axis=2))
+    for tenth in range(10):
+        assert found.mass(tenth / 10, (tenth + 1) / 10) == pytest.approx(found.tenths[:, tenth])
 
 
 def test_the_mean_position_of_an_even_prompt_is_its_middle():

@@ -22,7 +22,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def with_influence(profile: Profile, influence: list[float]) -> Profile:
     measured = profile.measured.model_copy(
-        update={"influence": influence, "low": influence, "high": influence}
+        update=dict.fromkeys(("influence", "smoothed", "low", "high"), influence)
     )
     return profile.model_copy(update={"measured": measured})
 
@@ -40,13 +40,14 @@ def test_the_svg_shows_the_curve_its_band_and_the_dead_zone(profile: Profile) ->
         by_class.setdefault(element.attrib.get("class", ""), []).append(element)
     (measured,) = (e for e in by_class["measured"] if len(points(e)) > 2)
     curve = points(measured)
-    influence = profile.measured.influence
-    assert len(curve) == len(influence)
-    heights = [-y for _, y in curve]
-    assert sorted(range(64), key=heights.__getitem__) == sorted(
-        range(64), key=influence.__getitem__
-    )
-    assert len(points(by_class["band"][0])) == 2 * len(influence)
+    (tokens,) = (e for e in by_class["tokens"] if len(points(e)) > 2)
+    lines = {"smoothed": curve, "influence": points(tokens)}
+    for name, line in lines.items():
+        values = getattr(profile.measured, name)
+        heights = [-y for _, y in line]
+        order = sorted(range(64), key=heights.__getitem__)
+        assert order == sorted(range(64), key=values.__getitem__)
+    assert len(points(by_class["band"][0])) == 2 * 64
     assert profile.dead_zone is not None
     (zone,) = by_class["zone"]
     left, width = float(zone.attrib["x"]), float(zone.attrib["width"])
@@ -98,7 +99,8 @@ def test_any_curve_can_be_drawn(make_profile: Any, raw: list[float], n: int, wid
     influence = [value / total for value in raw] if total > 0 else [1.0] + [0.0] * (len(raw) - 1)
     profile = with_influence(make_profile(tokens=8), influence)
     request = profile.request.model_copy(update={"sequence_length": max(n, len(influence))})
-    profile = profile.model_copy(update={"request": request, "dead_zone": None})
+    update = {"request": request, "dead_zone": None, "dead_zone_verdict": "none"}
+    profile = profile.model_copy(update=update)
     drawn = scene(profile)
     for shape in drawn.shapes:
         if isinstance(shape, Line):
@@ -116,8 +118,20 @@ def test_the_terminal_chart_marks_the_dead_zone(profile: Profile) -> None:
     assert len(ruler) - 9 == profile.dead_zone.end
     top = next(line for line in lines if "┤" in line)
     assert top.endswith("█")
-    none = chart(profile.model_copy(update={"dead_zone": None}))
-    assert "no dead zone" in none
+    none = profile.model_copy(update={"dead_zone": None, "dead_zone_verdict": "none"})
+    assert "no dead zone" in chart(none)
+
+
+def test_what_the_documents_do_not_decide_is_not_drawn(make_profile: Any) -> None:
+    few = make_profile(tokens=64, documents=8)
+    assert few.dead_zone is not None
+    drawn = scene(few)
+    assert not any(isinstance(s, Rect) and s.style == "zone" for s in drawn.shapes)
+    assert not any(s.style == "band" for s in drawn.shapes)
+    assert "The documents do not decide" in drawn.description
+    assert "Shape: undecided" in drawn.description
+    assert "░" not in chart(few)
+    assert "dead zone: undecided" in chart(few)
 
 
 def test_a_flat_curve_has_flat_bars(profile: Profile) -> None:
