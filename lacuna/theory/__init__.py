@@ -1,4 +1,4 @@
-"""The theory of position bias: numpy and scipy only, nothing else of ours.
+"""The theory of position bias, on numpy and scipy alone. docs/theory.md explains it.
 
 [S] "A Structural Theory of Position Bias in Transformers", arXiv 2602.16837
 [B] "Lost in the Middle at Birth: An Exact Theory of Transformer Position Bias", arXiv 2603.10123
@@ -26,10 +26,10 @@
 | S | `second_moment.second_moment` | S <- S + D (sum_h g_h^2 A_h^T S A_h) D | ours |
 | S | `second_moment_architecture.from_architecture` | the same from parameters alone | ours |
 | W1, r_s | `agreement.wasserstein`, `spearman` | W1 / (n-1); rank correlation | [S], [B] |
-| - | `aggregate` | sums over documents: of norms, of shares, of squares | [S], [B] |
+| - | `lacuna.evidence.aggregates` | means over documents: of norms, shares, squares | [S], [B] |
 | - | `shape.dead_zone`, `shape.shape` | smoothed density below tau; masses of the ends | ours |
 | v_i | `lacuna.placement.search.best_order` | maximise sum_i r_i v_i over orders | ours |
 
-Conventions: tokens 0..n-1, the prompt is read at token n-1; A[i, j] is what token i draws from
-token j; layer 0 is nearest the embeddings; curves sum to 1 and a density of 1 is uniform.
+Conventions: tokens are 0..n-1, and the prompt is read at token n-1. A[i, j] is what token i draws
+from token j. Layer 0 is nearest the embeddings. Curves sum to 1, and a density of 1 is uniform.
 """

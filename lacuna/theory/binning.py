@@ -1,12 +1,12 @@
-"""Positions gathered into bins: an n x n problem becomes an m x m one.
+"""Positions in bins, so that an n x n problem becomes an m x m one.
 
-A bin stands for the mean of its tokens. A second moment needs three means of a kernel A[i, j]
+A bin represents the mean of its tokens. A second moment needs three means of a kernel A[i, j]
 (token i draws from token j). With i in bin B of w_B tokens and j in bin A:
-    mass[B, A]      mean over j of the sum over i of A[i, j]     (what B sends to one token of A)
+    mass[B, A]      mean over j of the sum over i of A[i, j]     (what B draws from one token of A)
     square[B, A]    mean over j of the sum over i of A[i, j]^2
     diagonal[A]     mean over j of A[j, j]
-The sums over bins of `mass * w_A / w_B` equal the kernel's row sums, so mass is preserved. With one
-token per bin all three are the kernel itself, and nothing is approximated.
+Summed over bins A, `mass * w_A / w_B` equals the kernel's row sums, so mass is preserved. With one
+token per bin nothing is approximated.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ I64 = npt.NDArray[np.int64]
 
 
 def edges(length: int, bins: int) -> I64:
-    """Boundaries of about `bins` bins, single tokens at both ends, widest in the middle.
+    """Boundaries of about `bins` bins: single tokens at both ends, widest in the middle.
 
-    The width grows in proportion to the distance from the nearer end: influence changes on that
-    scale, sharply at token 0 and at the last token.
+    The width grows in proportion to the distance from the nearer end, because influence changes on
+    that scale: sharply at token 0 and at the last token.
 
     Args:
         length: n >= 1.
-        bins: at least 4 unless `length` is shorter.
+        bins: at least 4, unless `bins >= length`.
 
     Returns:
-        I64[m+1] from 0 to n, strictly increasing, m about `bins` (at most one more); every token
-        is its own bin when `bins >= length`.
+        I64[m+1] from 0 to n, strictly increasing; m is about `bins`, at most one more. If
+        `bins >= length`, every token is its own bin.
 
     >>> edges(12, 8).tolist()
     [0, 1, 2, 4, 6, 8, 10, 11, 12]
@@ -44,8 +44,8 @@ def edges(length: int, bins: int) -> I64:
         return np.arange(length + 1, dtype=np.int64)
     if bins < 4:
         raise ValueError(f"bins must be at least 4 for {length} positions, not {bins}")
-    # Half the bins cover n/2 tokens with widths 1 + c x, x the distance from the end:
-    # the integral of dx / (1 + c x) from 0 to n/2 is bins / 2.
+    # Half the bins cover n/2 tokens with widths 1 + c x at distance x from the end. So c solves
+    # integral of dx / (1 + c x) from 0 to n/2 = bins / 2.
     half = bins / 2
 
     def excess(c: float) -> float:
@@ -63,12 +63,12 @@ def edges(length: int, bins: int) -> I64:
 
 @dataclass(frozen=True, eq=False)
 class BinnedKernel:
-    """The three means of a stack of kernels; see the module.
+    """The three means of H kernels over m bins, as defined in the module.
 
     Attributes:
         mass: F64[H, m, m].
-        square: F64[H, m, m], or None when each bin holds one token (then it is mass squared).
-        diagonal: F64[H, m], or None likewise.
+        square: F64[H, m, m]; None when each bin holds one token (it is then mass squared).
+        diagonal: F64[H, m]; None likewise.
     """
 
     mass: F64
@@ -85,11 +85,11 @@ class BinnedKernel:
 
 
 def expand(values: F64, bounds: I64) -> F64:
-    """From bins to a curve over tokens: linear between bin centres, normalised to sum 1.
+    """A curve over tokens from values of bins: linear between bin centres, normalised to sum 1.
 
     Args:
-        values: F64[m], what one token of each bin has.
-        bounds: I64[m+1].
+        values: F64[m], the value of one token of each bin.
+        bounds: I64[m+1], as from `edges`.
 
     Returns:
         F64[n].

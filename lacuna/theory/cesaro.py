@@ -8,11 +8,12 @@ Continuum, p = j/n:  density rho(p) = sum_{k=1..H} C(H, k) a^k (1-a)^(H-k) x^(k-
                      and an atom of mass (1-a)^H at the last token.
 Attention alone:     a = 1: rho(p) = x^(H-1)/(H-1)!, below tau for p > exp(-(tau (H-1)!)^(1/(H-1))).
 
-With a < 1 the density falls monotonically from the first token to the isolated atom at the last:
-its minimum is next to the end, never in the middle, and equals H a (1-a)^(H-1).
+With a < 1 the density falls monotonically from the first token towards the isolated atom at the
+last. Its minimum stands next to the end, never in the middle, and equals H a (1-a)^(H-1).
 
-Source: [B] arXiv 2603.10123 (Cesàro operator, atom, dead zone); the exact link between the two is
-M^k[n-1, j] = C(n-1, j) int_0^1 x^j (1-x)^(n-1-j) (ln 1/x)^(k-1)/(k-1)! dx, which the tests use.
+Source: [B] arXiv 2603.10123 (Cesàro operator, atom, dead zone). The tests use the exact link
+between the finite and the continuous form,
+M^k[n-1, j] = C(n-1, j) int_0^1 x^j (1-x)^(n-1-j) (ln 1/x)^(k-1)/(k-1)! dx.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from scipy.special import gammaincc, gammaln
 
 from lacuna.theory.curve import F64
 
-_CHUNK = 1 << 20
+_BLOCK = 1 << 20
+"""Numbers in memory at once while a density is evaluated."""
 _DEEPEST = 1e6
-"""ln(1/p) up to which a boundary is sought: p = 0 in float64 long before."""
+"""Boundaries are searched up to this ln(1/p); p is 0 in float64 long before."""
 
 
 def finite(n: int, layers: int, a: float, check: Callable[[], object] | None = None) -> F64:
-    """Last row of N^layers for n tokens.
+    """Last row of N^layers for n tokens, by reverse cumulative sums.
 
     >>> finite(4, 2, 1.0).round(6).tolist()  # 25/48, 13/48, 7/48, 1/16
     [0.520833, 0.270833, 0.145833, 0.0625]
@@ -66,8 +68,8 @@ def finite(n: int, layers: int, a: float, check: Callable[[], object] | None = N
 def density(p: npt.ArrayLike, layers: int, a: float) -> tuple[F64, float]:
     """Continuum density at p and the atom at the last token.
 
-    Evaluated as a sum of logarithms: every term is non-negative, so nothing cancels, and neither
-    the factorials nor (1-a)^H leave the range of float64 before the sum does.
+    The terms are summed as logarithms, so that factorials and (1-a)^H stay within the range of
+    float64. Every term is non-negative, so nothing cancels.
 
     >>> density([np.exp(-1.0)], 2, 1.0)
     (array([1.]), 0.0)
@@ -101,8 +103,8 @@ def atom(layers: int, a: float) -> float:
 def dead_zone_boundary(layers: int, threshold: float, a: float = 1.0) -> float:
     """p* above which the density stays below `threshold`: the dead zone is (p*, 1).
 
-    For a = 1 in closed form, exp(-(threshold (H-1)!)^(1/(H-1))); else the root of the density,
-    which is monotone.
+    For a = 1 it has a closed form, exp(-(threshold (H-1)!)^(1/(H-1))). Otherwise it is a root of
+    density - threshold; the density is monotone.
 
     >>> round(dead_zone_boundary(3, 0.5), 6)  # exp(-1)
     0.367879
@@ -113,7 +115,7 @@ def dead_zone_boundary(layers: int, threshold: float, a: float = 1.0) -> float:
         a: in [0, 1].
 
     Returns:
-        p* in [0, 1]; 1 where the density is nowhere below, 0 where it is below everywhere.
+        p* in [0, 1]; 1 if the density is nowhere below the threshold, 0 if it is everywhere.
     """
     _check(layers, a)
     if not 0 < threshold < np.inf:
@@ -148,6 +150,7 @@ class Decomposition:
     primacy_tail_mass: float
     """Mass before the dead zone: the logarithmic tail of the first tokens."""
     dead_zone_mass: float
+    """Mass between p* and the last token."""
     recency_delta: float
     """The atom (1-a)^H on the last token."""
     dead_zone_start: float
@@ -155,7 +158,7 @@ class Decomposition:
     dead_zone_width: float
     """1 - p*."""
     floor: float
-    """Least density, at the end of the zone: H a (1-a)^(H-1)."""
+    """Least density, reached at the end of the zone: H a (1-a)^(H-1)."""
 
 
 def decompose(layers: int, a: float, threshold: float) -> Decomposition:
@@ -190,7 +193,7 @@ def width_by_depth(depths: npt.ArrayLike, a: float, threshold: float) -> F64:
     """Width 1 - p* of the dead zone, as a fraction of the prompt, for each depth.
 
     Args:
-        depths: layer counts >= 1, any number of them.
+        depths: layer counts, each >= 1.
         a: in [0, 1].
         threshold: > 0.
     """
@@ -223,7 +226,7 @@ def _log_density(x: F64, layers: int, a: float) -> F64:
     used = np.isfinite(constant)
     k, constant = k[used], constant[used]
     out = np.empty(x.shape)
-    step = max(1, _CHUNK // k.size)
+    step = max(1, _BLOCK // k.size)
     for first in range(0, x.size, step):
         part = x[first : first + step, None]
         with np.errstate(divide="ignore"):

@@ -2,7 +2,7 @@
 
 R_t = (1 - lambda_t) I + lambda_t A_t ;  P = R_{T-1} ... R_0 ;  influence p(j) = P[n-1, j]
 
-P is never built: the row e_{n-1} is carried from the top layer down, which costs one
+P is never built. The row e_{n-1} is carried from the top layer down, at the cost of one
 `Kernel.apply` per layer. Layer 0 is nearest the embeddings.
 
 Source: [S] arXiv 2602.16837, sections 3 to 5; the attention-only collapse [W] arXiv 2502.01951.
@@ -23,7 +23,7 @@ from lacuna.theory.shape import END_SHARE
 
 ForceName = Literal["causal_mask", "residual", "positional_encoding", "content"]
 COLLAPSED = 0.9
-"""P[n-1, 0] from which a network of given depth is said to have collapsed."""
+"""P[n-1, 0] from which a rollout of given depth counts as collapsed."""
 NO_COLLAPSE = "finite mixing: no collapse as layers are added"
 COLLAPSES = "collapses onto the first token as layers are added"
 NOT_COLLAPSED_HERE = "not collapsed at this depth"
@@ -45,7 +45,7 @@ def rollout(
         check: called before each layer; what it raises ends the computation (a deadline, say).
 
     Returns:
-        [n], >= 0, sum 1 (to rounding).
+        [n], >= 0, sum 1 to rounding.
 
     Raises:
         ValueError: lengths disagree, or a coefficient is outside [0, 1].
@@ -64,12 +64,12 @@ def rollout(
 
 
 def constant(layers: int, value: float) -> F64:
-    """lambda_t = value. Its sum grows without bound with depth, unless value is 0."""
+    """lambda_t = value, [layers]. Its sum over depth diverges unless value is 0."""
     return np.full(layers, value)
 
 
 def power_law(layers: int, initial: float, exponent: float) -> F64:
-    """lambda_t = initial / (t+1)^exponent: summable over depth if and only if exponent > 1.
+    """lambda_t = initial / (t+1)^exponent, [layers]. Its sum converges if and only if exponent > 1.
 
     >>> power_law(3, 0.5, 1.0).tolist()
     [0.5, 0.25, 0.16666666666666666]
@@ -79,26 +79,28 @@ def power_law(layers: int, initial: float, exponent: float) -> F64:
 
 @dataclass(frozen=True)
 class Force:
-    """What one ingredient adds when it is switched on after the ones before it."""
+    """What one force changes when it is switched on after the ones before it."""
 
     name: ForceName
     influence: F64
+    """[n], with this force and the ones before it."""
     mean_position: float
     """Mean of position/(n-1); 0 is the first token, 1 the last."""
     shift: float
     """Change of `mean_position`; for the first force, from an even spread (0.5)."""
     primacy_mass: float
+    """Mass on the first END_SHARE of the prompt; `recency_mass` on the last."""
     recency_mass: float
     primacy_shift: float
     recency_shift: float
 
 
 def forces(curves: Sequence[tuple[ForceName, F64]]) -> list[Force]:
-    """The shift that each force causes, given the curve after each one is switched on.
+    """The shift that each force causes, from the curves after each one is switched on.
 
-    The order of [S] is: causal mask (uniform kernels, lambda = 1), + residual (the model's own
-    lambda), + positional encoding (its kernels), + content. Shifts are relative to the curve
-    before; the first to an even spread over positions.
+    [S] switches them on in this order: causal mask (uniform kernels, lambda = 1), residual (the
+    model's own lambda), positional encoding (its kernels), content. Each shift is relative to the
+    curve before, the first one to an even spread over positions.
 
     Args:
         curves: (name, influence [n]) in that order.
@@ -154,18 +156,20 @@ def collapse(
 ) -> Collapse:
     """Does influence collapse onto the first token as layers are added?
 
-    [S]: if the sum of lambda_t delta_t stays finite, the diagonal of P stays positive and there
-    is no collapse; if it diverges, every row of P tends to the first token. delta_t is the
-    largest off-diagonal mass of layer t. A schedule that is given by a formula has a limit
-    (`diverges`); a list of numbers or of measured kernels has none, and is judged by the row it
-    produces: collapsed from P[n-1, 0] = 0.9.
+    By [S]'s theorem, if the sum of lambda_t delta_t stays finite, the diagonal of P stays positive
+    and there is no collapse. If the sum diverges, every row of P tends to the first token. delta_t
+    is the largest off-diagonal mass of layer t.
+
+    A formula for lambda_t says whether the sum diverges (`diverges`). A list of numbers or of
+    measured kernels says nothing about further layers. It is judged by the row it produces:
+    collapsed if P[n-1, 0] is at least 0.9.
 
     Args:
         kernels: T kernels.
         mixing: [T] or [T, n].
         influence: [n], `rollout(kernels, mixing)`.
         causal: whether the mask is causal; otherwise the theorem does not apply.
-        diverges: whether the schedule's sum diverges with depth; None: unknown.
+        diverges: whether the sum diverges with depth; None if lambda_t has no formula.
         check: called before each distinct kernel; what it raises ends the computation.
     """
     coefficients = _mixing(kernels, mixing)
@@ -206,13 +210,13 @@ _WORDS = {
     (True, True): COLLAPSED_HERE,
     (True, False): NOT_COLLAPSED_HERE,
 }
-"""(whether nothing is known of further layers, whether it collapses)."""
+"""Keys: whether further layers are unknown, whether it collapses."""
 
 
 def _verdict(
     layers: int, length: int, causal: bool, off: float, first: float, diverges: bool | None
 ) -> tuple[bool, str]:
-    """Whether it collapses, and why: what holds at this depth comes before the limit."""
+    """Whether it collapses, and why. The reason starts with what holds at this depth."""
     if length == 1:
         return False, "a single token has nothing to collapse onto"
     if not causal:
@@ -241,8 +245,8 @@ def _layers(count: int) -> str:
 def monotone_violation(attention: npt.ArrayLike) -> float:
     """How far a kernel is from being stochastically monotone, as [S]'s collapse theorem assumes.
 
-    Monotone: a later token looks, on the whole, no earlier: for every j the mass that row i puts
-    on tokens 0..j does not increase with i.
+    Monotone means that later tokens look at later tokens on the whole: for every j, the mass that
+    row i puts on tokens 0..j does not increase with i.
 
     >>> monotone_violation([[1.0, 0.0], [0.5, 0.5]])
     0.0
@@ -252,7 +256,7 @@ def monotone_violation(attention: npt.ArrayLike) -> float:
 
     Returns:
         max over heads, i, j of (mass of row i+1 on 0..j) - (mass of row i on 0..j), in [0, 1]; 0
-        when monotone. Sums of n numbers carry rounding errors of their own: compare with 1e-9.
+        when monotone. Compare with 1e-9, not 0: sums of n numbers have rounding errors.
     """
     matrices = np.asarray(attention, dtype=np.float64)
     if matrices.shape[-1] < 2:
@@ -263,7 +267,7 @@ def monotone_violation(attention: npt.ArrayLike) -> float:
 
 
 def _mixing(kernels: Sequence[Kernel], mixing: npt.ArrayLike) -> list[F64]:
-    """One array per layer, of size 1 or n."""
+    """The mixing coefficients as one array per layer, of size 1 or n, checked."""
     coefficients = np.asarray(mixing, dtype=np.float64)
     if not kernels or coefficients.ndim not in (1, 2) or len(coefficients) != len(kernels):
         raise ValueError("mixing must have one entry per kernel, and there must be a kernel")
