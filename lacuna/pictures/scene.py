@@ -1,28 +1,22 @@
-"""What is drawn, free of any format: shapes in pixels, each with the name of its style.
+"""A picture as shapes in pixels, each with the name of its style; and the picture as SVG.
 
-A scene as SVG: accessible, and light or dark as the page around it.
-
-A scene as PNG, by Pillow, which brings its own font.
+The SVG describes itself to screen readers, and is light or dark as the page around it. `png` draws
+the same shapes.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import pairwise
-from math import hypot
 from typing import Literal
 from xml.sax.saxutils import escape, quoteattr
-
-from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Rect:
-    """An axis-parallel box, filled."""
+    """A filled box; `x` and `y` are its upper left corner."""
 
     x: float
     y: float
@@ -49,7 +43,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Text:
-    """One line of text; `y` is its baseline."""
+    """One line of text; `x` is its `anchor`, `y` its baseline."""
 
     x: float
     y: float
@@ -81,8 +75,8 @@ class Style:
     size: int = 12
 
 
-# Okabe and Ito's palette: told apart with any kind of colour vision. Dashes tell lines apart
-# where there is no colour at all.
+# Okabe and Ito's palette: people with any kind of colour vision can tell these colours apart. The
+# dashes differ too, for prints without colour.
 STYLES: dict[str, Style] = {
     "page": Style("#ffffff", "#16181d"),
     "zone": Style("#9a9a9a", "#8a8f99", opacity=0.22),
@@ -101,7 +95,7 @@ STYLES: dict[str, Style] = {
     "heading": Style("#111111", "#f2f3f5", size=15),
 }
 PREDICTION_STYLES = 4
-
+"""Number of predictions that have a style of their own."""
 
 _FONT = "system-ui,-apple-system,'Segoe UI',Roboto,sans-serif"
 
@@ -164,78 +158,3 @@ def _element(shape: Rect | Area | Line | Text) -> str:
 
 def _points(points: Iterable[Point]) -> str:
     return " ".join(f"{x:.2f},{y:.2f}" for x, y in points)
-
-
-_SCALE = 2
-"""Pixels per unit of the scene in the file."""
-_OVERSAMPLE = 2
-"""Drawn this much larger and averaged down: Pillow's lines have hard edges."""
-_ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}
-
-
-def png(scene: Scene) -> bytes:
-    """PNG bytes at twice the scene's size, on the light page."""
-    factor = _SCALE * _OVERSAMPLE
-    size = (scene.width * factor, scene.height * factor)
-    image = Image.new("RGB", size, STYLES["page"].light)
-    draw = ImageDraw.Draw(image, "RGBA")
-    texts = []
-    for shape in scene.shapes:
-        if isinstance(shape, Text):
-            texts.append(shape)
-        else:
-            _shape(draw, shape, factor)
-    image = image.resize((scene.width * _SCALE, scene.height * _SCALE), Image.Resampling.LANCZOS)
-    # Text is antialiased by the font's own rasteriser, so it is drawn at the final size.
-    pen = ImageDraw.Draw(image)
-    for text in texts:
-        style = STYLES[text.style]
-        font = ImageFont.load_default(style.size * _SCALE)
-        at = (text.x * _SCALE, text.y * _SCALE)
-        pen.text(at, text.text, fill=style.light, font=font, anchor=_ANCHORS[text.anchor])
-    out = io.BytesIO()
-    image.save(out, "PNG", optimize=True)
-    return out.getvalue()
-
-
-def _shape(draw: ImageDraw.ImageDraw, shape: Rect | Area | Line, factor: int) -> None:
-    style = STYLES[shape.style]
-    if isinstance(shape, Rect):
-        corner = (shape.x * factor, shape.y * factor)
-        far = ((shape.x + shape.width) * factor, (shape.y + shape.height) * factor)
-        draw.rectangle((corner, far), fill=_fill(style))
-    elif isinstance(shape, Area):
-        draw.polygon([(x * factor, y * factor) for x, y in shape.points], fill=_fill(style))
-    else:
-        width = max(1, round(style.width * factor))
-        for stretch in _dashes(shape.points, style.dash):
-            points = [(x * factor, y * factor) for x, y in stretch]
-            draw.line(points, fill=style.light, width=width, joint="curve")
-
-
-def _fill(style: Style) -> tuple[int, int, int, int]:
-    red, green, blue = ImageColor.getrgb(style.light)[:3]
-    return red, green, blue, round(255 * style.opacity)
-
-
-def _dashes(points: Sequence[Point], pattern: Sequence[int]) -> Iterator[list[Point]]:
-    """The drawn stretches of a dashed polyline, in the units of the scene."""
-    if not pattern:
-        yield list(points)
-        return
-    number, left, drawn = 0, float(pattern[0]), [points[0]]
-    for start, end in pairwise(points):
-        length = hypot(end[0] - start[0], end[1] - start[1])
-        done = 0.0
-        while length - done > left:
-            done += left
-            share = done / length
-            at = (start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1]))
-            if number % 2 == 0:
-                yield [*drawn, at]
-            number += 1
-            left, drawn = float(pattern[number % len(pattern)]), [at]
-        left -= length - done
-        drawn.append(end)
-    if number % 2 == 0 and len(drawn) > 1:
-        yield drawn

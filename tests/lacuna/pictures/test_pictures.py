@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
+import sys
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -156,3 +158,8 @@ def test_tiny_profiles_are_drawn(make_profile: Any, tokens: int) -> None:
     assert profile_svg(tiny)
     assert profile_png(tiny)
     assert chart(tiny)
+
+
+def test_svg_and_terminal_charts_need_no_pillow() -> None:
+    code = "import sys; sys.modules['PIL'] = None; import lacuna.pictures.terminal"
+    subprocess.run([sys.executable, "-c", code], check=True)
