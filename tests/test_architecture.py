@@ -73,7 +73,7 @@ def below(name: str, floors: set[str]) -> bool:
 
 def table() -> dict[str, set[str]]:
     """Floor -> what of ours it may import, from the page's import table. First match counts."""
-    rows = re.findall(r"^\| `([a-z_.]+)` \| ([^|]*) \|", TEXT, re.MULTILINE)
+    rows = re.findall(r"^\| `([a-z_.]+)` \|([^|]*)\|", TEXT, re.MULTILINE)
     return {floor: {floor, *re.findall(r"`([a-z_.]+)`", allowed)} for floor, allowed in rows}
 
 
