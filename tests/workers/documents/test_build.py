@@ -146,7 +146,7 @@ def test_shortest_documents(length: int, loaded: Callable[[str], LoadedModel]) -
     assert documents.build(Documents(), loaded("none"), length, seed=0).ids.shape == (16, length)
     with_bos = documents.build(Documents(), loaded("bos"), length, seed=0)
     assert with_bos.ids.shape == (1 if length == 1 else 16, length)
-    with pytest.raises(DocumentsUnusable, match=r"1 tokens have no room beside .* 2 special"):
+    with pytest.raises(DocumentsUnusable, match=r"1 tokens have no room for a text .* 2 special"):
         documents.build(Documents(), loaded("two"), 1, seed=0)
 
 
