@@ -6,8 +6,10 @@ tracebacks.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator
@@ -98,10 +100,33 @@ class TextFormatter(_Formatter):
         return self.masked(f"{head}  {rest}" + (f"\n{trace}" if trace else ""))
 
 
+class _ExitReason(logging.Handler):
+    """Writes one line for each critical event to a pipe: why this process ends."""
+
+    def __init__(self, descriptor: int, secrets: Iterable[str]) -> None:
+        super().__init__(logging.CRITICAL)
+        self._descriptor, self._formatter = descriptor, _Formatter(secrets)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the exception that ended the process, or the message and its `why`."""
+        error = record.exc_info[1] if record.exc_info else None
+        reason = f": {why}" if (why := getattr(record, "why", "")) else ""
+        said = (
+            f"{record.getMessage()}{reason}"
+            if error is None
+            else f"{type(error).__name__}: {error}"
+        )
+        line = next(iter(self._formatter.masked(said).splitlines()), "")
+        # Without a reader, or one that does not read, the log has it all the same.
+        with contextlib.suppress(OSError):
+            os.write(self._descriptor, f"{line}\n".encode(errors="replace"))
+
+
 def configure(
     level: Literal["debug", "info", "warning", "error"] = "info",
     style: Literal["json", "text"] = "json",
     secrets: Iterable[str] = (),
+    exit_reason_fd: int | None = None,
 ) -> None:
     """Send all logs, warnings and uncaught exceptions to standard error in one format.
 
@@ -111,11 +136,15 @@ def configure(
         level: the lowest level that is written.
         style: JSON for machines or text for people.
         secrets: strings that must never appear (keys, tokens, the password in the store's URL).
+        exit_reason_fd: a pipe that gets a line for each critical event; see `local.child`.
     """
+    secrets = tuple(secrets)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(secrets) if style == "json" else TextFormatter(secrets))
     root = logging.getLogger()
     root.handlers[:] = [handler]
+    if exit_reason_fd is not None:
+        root.addHandler(_ExitReason(exit_reason_fd, secrets))
     root.setLevel(level.upper())
     logging.captureWarnings(True)
     sys.excepthook = _uncaught

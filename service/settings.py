@@ -118,6 +118,8 @@ class Settings(BaseSettings):
     """The least severe lines that are written."""
     log_format: Literal["json", "text"] = "json"
     """`json` for machines, a line each; `text` for people."""
+    exit_reason_fd: int | None = Field(default=None, ge=0)
+    """File descriptor to which a process writes why it ends. `lacuna serve` sets it."""
 
     @field_validator("api_keys", "allowed_models", mode="before")
     @classmethod

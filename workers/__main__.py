@@ -42,7 +42,9 @@ def main(make_handler: Callable[[Settings], Handler] | None = None) -> int:
     except ValidationError as error:
         print(f"the settings cannot be used: {error}", file=sys.stderr)
         return EXIT_CONFIG
-    logs.configure(settings.log_level, settings.log_format, settings.secrets)
+    logs.configure(
+        settings.log_level, settings.log_format, settings.secrets, settings.exit_reason_fd
+    )
     try:
         return run(settings, (make_handler or _profile_handler)(settings))
     except Misconfigured as error:

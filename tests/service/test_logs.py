@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import threading
 import warnings
@@ -105,3 +106,22 @@ def test_contexts_nest_and_end() -> None:
             assert (logs.request_id.get(), logs.job_id.get()) == ("b", "c")
         assert (logs.request_id.get(), logs.job_id.get()) == ("a", "")
     assert logs.request_id.get() == ""
+
+
+def test_critical_events_say_on_a_pipe_why_the_process_ends(written: Callable[[], str]) -> None:
+    reader, writer = os.pipe()
+    logs.configure("info", "json", [SECRET], writer)
+    log = logging.getLogger("x")
+    log.error("one job failed; that ends nothing")
+    log.critical("the device %s is broken", "cuda:0", extra={"why": "ECC"})
+    log.critical(f"{SECRET} does not work\nand more of it")
+    log.critical("the process ends", exc_info=ValueError(SECRET))
+    assert os.read(reader, 65_536).decode().splitlines() == [
+        "the device cuda:0 is broken: ECC",
+        "[secret] does not work",
+        "ValueError: [secret]",
+    ]
+    os.close(reader)
+    log.critical("nobody reads any more")
+    os.close(writer)
+    assert len(written().splitlines()) == 5

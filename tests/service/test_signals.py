@@ -61,10 +61,10 @@ def test_it_stops_in_order_and_its_store_with_it(
     start: Start, short_dir: Path, number: signal.Signals
 ) -> None:
     child = start(False)
-    assert store.server.lives(short_dir)
+    assert store.is_running(short_dir)
     child.send_signal(number)
     assert child.wait(30) == 0
-    assert not store.server.lives(short_dir)
+    assert not store.is_running(short_dir)
 
 
 def test_under_nohup_it_outlives_the_terminal(start: Start, short_dir: Path) -> None:
@@ -74,4 +74,4 @@ def test_under_nohup_it_outlives_the_terminal(start: Start, short_dir: Path) -> 
     assert child.poll() is None
     child.terminate()
     assert child.wait(30) == 0
-    assert not store.server.lives(short_dir)
+    assert not store.is_running(short_dir)

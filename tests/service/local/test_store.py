@@ -60,7 +60,7 @@ def test_its_starter_leaves_it_to_those_who_still_use_it(short_dir: Path) -> Non
     user.close()
     assert client(last).ping()
     last.close()
-    assert store._LEFT_RUNNING.pop().wait(10) == 0
+    assert store._ABANDONED_PROCESSES.pop().wait(10) == 0
     with store.ensure(short_dir) as another:
         assert another.started
 
@@ -94,7 +94,7 @@ def test_one_left_by_a_killed_owner_is_reused(short_dir: Path) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", program, str(short_dir)],
         stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
     )
     assert owner.stdout is not None
     pid = int(owner.stdout.readline())
@@ -161,7 +161,7 @@ def test_one_that_is_silent_is_not_taken_for_gone(
         client(server).set("accepted", "1")
         os.kill(server.pid, signal.SIGSTOP)
         try:
-            monkeypatch.setattr(store.server, "START_SECONDS", 0.1)
+            monkeypatch.setattr(store, "START_SECONDS", 0.1)
             with pytest.raises(StoreUnavailable, match="runs but did not answer"):
                 store.ensure(short_dir)
             assert not server.revive()
@@ -198,10 +198,10 @@ def test_one_that_is_just_ending_is_followed_by_another(short_dir: Path) -> None
     # It was left to the first, who stops it though it started another.
     assert client(first).ping()
     first.close()
-    assert store._LEFT_RUNNING.pop().wait(10) == 0
+    assert store._ABANDONED_PROCESSES.pop().wait(10) == 0
 
 
 def test_who_looks_does_not_take_another_who_looks_for_the_server(short_dir: Path) -> None:
-    with open(short_dir / store.server.ALIVE, "a") as looked:
+    with open(short_dir / store.ALIVE, "a") as looked:
         fcntl.flock(looked, fcntl.LOCK_SH)
-        assert not store.server.lives(short_dir)
+        assert not store.is_running(short_dir)

@@ -234,7 +234,7 @@ def test_nothing_is_said_of_a_job_whose_gateway_is_gone(
     assert result.stderr == "stopped\n"
 
 
-def test_a_gateway_that_died_is_named_with_its_last_words(
+def test_a_gateway_that_died_is_named_with_its_reason(
     lacuna: Any, own: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(own, "_port", 9)  # nobody listens there

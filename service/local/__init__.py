@@ -1,0 +1,1 @@
+"""The service on one machine: the embedded store, and gateway and workers as child processes."""
