@@ -1,4 +1,4 @@
-"""Curves from many documents, their bootstrap, and the noise left in them."""
+"""Curves from many documents, and the noise left in them."""
 
 from typing import Literal
 
@@ -34,21 +34,9 @@ def test_curves_sum_to_one_and_scale_does_not_matter(rows: np.ndarray, how: How)
 
 
 @given(norms, st.sampled_from(["mean", "per_document", "rms"]))
-def test_every_bootstrap_draw_is_a_curve_between_the_documents(rows: np.ndarray, how: How) -> None:
-    curves = aggregates.bootstrap(rows, how, draws=8, seed=1)
-    assert curves.shape == (8, rows.shape[1])
-    np.testing.assert_allclose(curves.sum(axis=1), 1)
-    low, high = aggregates.band(curves)
-    assert (low <= high).all()
-
-
-@given(norms, st.sampled_from(["mean", "per_document", "rms"]))
 def test_documents_without_influence_count_for_nothing(rows: np.ndarray, how: How) -> None:
     padded = np.concatenate([np.zeros((2, rows.shape[1])), rows])
     np.testing.assert_array_equal(AGGREGATES[how](padded), AGGREGATES[how](rows))
-    np.testing.assert_array_equal(
-        aggregates.bootstrap(padded, how, draws=3), aggregates.bootstrap(rows, how, draws=3)
-    )
 
 
 def test_what_the_aggregates_mean() -> None:
@@ -62,30 +50,6 @@ def test_what_the_aggregates_mean() -> None:
 def test_per_document_gives_faint_documents_their_vote() -> None:
     rows = np.array([[1e-250, 0.0], [0.0, 1e250]])
     np.testing.assert_allclose(aggregates.per_document(rows), [0.5, 0.5])
-
-
-@pytest.mark.parametrize("how", ["mean", "per_document", "rms"])
-def test_bootstrap_is_resampling_with_replacement(how: How) -> None:
-    generator = np.random.default_rng(5)
-    rows = generator.lognormal(size=(12, 6))
-    ours = aggregates.bootstrap(rows, how, draws=4000, seed=2)
-    naive = np.array(
-        [AGGREGATES[how](rows[generator.integers(0, 12, size=12)]) for _ in range(4000)]
-    )
-    np.testing.assert_allclose(ours.mean(axis=0), naive.mean(axis=0), rtol=0.01)
-    np.testing.assert_allclose(ours.std(axis=0), naive.std(axis=0), rtol=0.08)
-    np.testing.assert_array_equal(ours, aggregates.bootstrap(rows, how, draws=4000, seed=2))
-
-
-def test_the_band_narrows_with_documents_and_is_a_point_for_one() -> None:
-    generator = np.random.default_rng(6)
-    width = {}
-    for count in (1, 8, 200):
-        rows = generator.lognormal(size=(count, 5))
-        low, high = aggregates.band(aggregates.bootstrap(rows, "mean"))
-        width[count] = float((high - low).max())
-    assert width[1] == 0
-    assert width[200] < 0.5 * width[8]
 
 
 def test_split_half_of_equal_documents_is_nothing_and_of_one_is_unknown() -> None:
@@ -123,12 +87,3 @@ def test_what_cannot_be_aggregated_is_refused(rows: list[object], message: str) 
     for how in AGGREGATES.values():
         with pytest.raises(ValueError, match=message):
             how(np.asarray(rows, dtype=np.float64))
-
-
-def test_impossible_settings_are_refused() -> None:
-    with pytest.raises(ValueError, match="draws"):
-        aggregates.bootstrap([[1.0]], "mean", draws=0)
-    with pytest.raises(ValueError, match="level"):
-        aggregates.band([[1.0]], level=1.0)
-    with pytest.raises(ValueError, match="how must be one of"):
-        aggregates.bootstrap([[1.0]], "median")  # type: ignore[arg-type]

@@ -9,7 +9,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from lacuna.evidence import aggregates
 from lacuna.theory.curve import Curve
 from lacuna.theory.shape import dead_zone, shape, smoothed_density
 
@@ -155,44 +154,6 @@ def test_the_shortest_prompts(n: int) -> None:
         assert (zone.start, zone.end) == (0, n - 1)
     assert shape(last).name == ("flat" if n == 1 else "recency")
     assert shape(np.eye(n)[0]).name == ("flat" if n == 1 else "collapsed")
-
-
-def test_the_band_holds_the_ends_and_comes_only_with_draws() -> None:
-    generator = np.random.default_rng(4)
-    norms = valley(128, 0.8) * generator.lognormal(sigma=0.8, size=(16, 128))
-    norms *= generator.lognormal(size=(16, 1))
-    curve = aggregates.mean_of_norms(norms)
-    zone = dead_zone(curve, curves=aggregates.bootstrap(norms, "mean"))
-    assert zone is not None
-    assert zone.start_band is not None
-    assert zone.end_band is not None
-    assert zone.start_band.low <= zone.start <= zone.start_band.high
-    assert zone.end_band.low <= zone.end <= zone.end_band.high
-    assert zone.start_band.high > zone.start_band.low
-    bare = dead_zone(curve)
-    assert bare is not None
-    assert bare.start_band is None
-    # Draws that have no zone say nothing about its ends.
-    flat = dead_zone(curve, curves=np.ones((5, 128)))
-    assert flat is not None
-    assert flat.end_band is None
-    assert flat.support == 0
-
-
-def test_the_support_is_the_share_of_draws_that_have_a_zone() -> None:
-    curve = valley(128, 0.8)
-    draws = np.ones((200, 128))
-    draws[:3] = curve
-    zone = dead_zone(curve, curves=draws)
-    assert zone is not None
-    assert zone.support == 3 / 200
-    assert zone.start_band is not None
-    sure = dead_zone(curve, curves=np.tile(curve, (200, 1)))
-    assert sure is not None
-    assert sure.support == 1
-    bare = dead_zone(curve)
-    assert bare is not None
-    assert bare.support is None
 
 
 def test_impossible_settings_are_refused() -> None:
