@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from lacuna.contract.base import Digest, Rounded, Wire
+from lacuna.contract.calibrations import Calibration, RelevanceScale
 from lacuna.contract.models import ModelId, PositionalEncoding
 from lacuna.contract.profiles import DeadZone
 from lacuna.contract.profiles import Source as CurveSource
@@ -22,8 +23,11 @@ _SHOWN = 8
 """Chunks that a short form of the answer names."""
 
 Objective = Literal["mean_visibility", "total_mass", "worst_case"]
-Source = Literal["needle", "last_token_attention", CurveSource]
-"""A curve of a profile: `needle` is retrieval by depth; the others are in `profiles.Source`."""
+Strategy = Literal["advised", "optimal", "document_order", "stable", "cache_prefix"]
+Decision = Literal["reorder", "keep", "undecided"]
+Source = Literal["recall", "last_token_attention", CurveSource]
+"""A curve of a profile: `recall` is how well facts are recalled by depth; the others are in
+`profiles.Source`."""
 Tokens = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
 Slot = Annotated[int, Field(ge=0, le=MAX_CHUNKS)]
 Number = Annotated[float, Field(ge=-1e12, le=1e12)]
@@ -39,7 +43,14 @@ class Chunk(Wire):
     text: str | None = Field(default=None, max_length=MAX_CHUNK_CHARACTERS)
     """Counted with the model's own tokenizer. It is never stored and never returned."""
     relevance: Number
-    """How much it matters. A missing score is an error, so that no chunk wins for lack of one."""
+    """Its score on the request's `relevance_scale`. A missing score is an error, so that no chunk
+    wins for lack of one."""
+    document: str | None = Field(default=None, min_length=1, max_length=512)
+    """Name of the text that it was cut from; for the strategy `document_order` and the gain over
+    that order."""
+    position: Number | None = None
+    """Where it stands in `document`: any number that rises. Without it, chunks of a document stand
+    in the caller's order."""
     group: str | None = Field(default=None, min_length=1, max_length=512)
     """Chunks of one group (one document, say) keep their order among themselves."""
     pinned: Literal["first", "last"] | Slot | None = None
@@ -51,6 +62,8 @@ class Chunk(Wire):
             raise ValueError("give `tokens` or `text`, one of the two")
         if self.group is not None and self.pinned is not None:
             raise ValueError("a chunk with `pinned` cannot have a `group`: its place is given")
+        if self.position is not None and self.document is None:
+            raise ValueError("`position` needs the `document` that it counts in")
         return self
 
 
@@ -72,8 +85,8 @@ class PlacementRequest(Wire):
     profile_id: Digest | None = None
     model: ModelId | None = None
     """Use the most suitable profile of this model with trained weights that has `source`: of the
-    newest revision, no ablation, no target and no texts of a caller's own, of several documents,
-    near the prompt's length, with a needle curve, of more documents, the newest."""
+    newest revision, no ablation, no target and no texts of a caller's own, of enough documents for
+    an interval, near the prompt's length, of more documents, the newest."""
     density: (
         Annotated[
             list[Annotated[float, Field(ge=0, le=1e12)]],
@@ -88,30 +101,51 @@ class PlacementRequest(Wire):
     """If `model` has no suitable profile, compute a curve from its architecture: the one given
     here, else that of any other profile of the model, else the one known by name."""
     source: Source | None = None
-    """Which curve of the profile; not used with `density`. Default: `needle` where it was measured,
-    else `measured`."""
+    """Which curve of the profile; not used with `density`. Default: `measured`."""
 
     chunks: Annotated[list[Chunk], Field(fail_fast=True, max_length=MAX_CHUNKS)]
     """In the caller's order of preference, which decides between equals."""
-    higher_is_better: bool = True
-    """False if `relevance` is a distance."""
+    relevance_scale: RelevanceScale = "score"
+    """What `relevance` is. `probability`: the chance that the chunk holds the answer, 0 to 1.
+    `score`: anything that is larger for better chunks (cosine, BM25, reciprocal rank). `logit`: the
+    logarithm of the odds. `distance`: anything that is smaller for better chunks. `rank`: 1 for the
+    best. Only probabilities and calibrated scores let length decide between chunks."""
+    calibration: Calibration | None = None
+    """Turns scores into probabilities; from POST /v1/calibrations. `relevance_scale` is then not
+    used."""
+    strategy: Strategy = "advised"
+    """`advised`: a new order only where its gain over the caller's is certain, else the caller's.
+    `optimal`: the best order of the curve, whatever its interval says. `document_order`: chunks of
+    a `document` one after another by `position`. `stable`: an order that a question of another
+    length hardly changes. `cache_prefix`: what `previous_order` began with stays first, so that a
+    server's prefix cache still holds."""
+    previous_order: (
+        Annotated[
+            list[Annotated[str, Field(min_length=1, max_length=512)]],
+            Field(fail_fast=True, max_length=MAX_CHUNKS),
+        ]
+        | None
+    ) = None
+    """Ids in the order of the last prompt; for `cache_prefix`."""
     prefix_tokens: Tokens = 0
     suffix_tokens: Tokens = 0
     separator_tokens: Tokens = 0
     """Between two neighbouring chunks."""
 
     objective: Objective = "mean_visibility"
-    """`mean_visibility`: sum of relevance x mean density. `total_mass`: sum of relevance x mass, so
-    that long chunks count more. `worst_case`: the least visibility among the `top_k` most relevant
+    """`mean_visibility`: sum of weight x mean density. `total_mass`: sum of weight x mass, so that
+    long chunks count more. `worst_case`: the least visibility among the `top_k` most relevant
     chunks."""
     top_k: int = Field(default=3, ge=1, le=MAX_CHUNKS)
     max_tokens: int | None = Field(default=None, ge=1, le=MAX_TOKENS)
     """Limit for the whole prompt: prefix, chunks, separators, suffix. It is never exceeded: chunks
     that do not fit are dropped, the least relevant per token first."""
-    max_chunks: int | None = Field(default=None, ge=1, le=MAX_CHUNKS)
-    order_sensitivity: Literal["none", "stable"] = "none"
-    """`stable`: the order itself has a meaning. Only the most relevant chunks move, as few as reach
-    99% of the best value. The others keep the caller's order among themselves."""
+    max_chunks: Annotated[int, Field(ge=1, le=MAX_CHUNKS)] | Literal["auto"] | None = None
+    """Most chunks that stay. `auto` adds chunks by falling relevance and stops before the first one
+    whose value may be zero, or less than `distractor_cost`."""
+    distractor_cost: float = Field(default=0.0, ge=0, lt=1)
+    """For `max_chunks: "auto"`: share of the value so far that one more chunk costs by distracting.
+    Measure it: how much recall falls when a chunk that does not help is added."""
     dead_zone_threshold: float = Field(default=0.75, gt=0, le=100)
 
     @model_validator(mode="after")
@@ -124,6 +158,11 @@ class PlacementRequest(Wire):
             raise ValueError("`architecture` goes alone or with `model`")
         if self.density is not None and not any(self.density):
             raise ValueError("`density` is zero everywhere")
+        if self.strategy == "cache_prefix" and not self.previous_order:
+            raise ValueError("the strategy `cache_prefix` needs `previous_order`")
+        if self.distractor_cost and self.max_chunks != "auto":
+            raise ValueError('`distractor_cost` goes with `max_chunks: "auto"`')
+        self._positions_are_all_or_none()
         seen: set[str] = set()
         slots: set[int] = set()
         for chunk in self.chunks:
@@ -135,6 +174,17 @@ class PlacementRequest(Wire):
                     raise ValueError(f"`chunks`: two are pinned to place {chunk.pinned}")
                 slots.add(chunk.pinned)
         return self
+
+    def _positions_are_all_or_none(self) -> None:
+        placed: dict[str, bool] = {}
+        for chunk in self.chunks:
+            if chunk.document is not None:
+                known = chunk.position is not None
+                if placed.setdefault(chunk.document, known) != known:
+                    raise ValueError(
+                        f"`chunks`: of the document {chunk.document!r} some have a `position` and "
+                        "some have none"
+                    )
 
 
 class Placed(Wire):
@@ -153,36 +203,96 @@ class Placed(Wire):
     A chunk that touches the zone and is heard well is not in it."""
 
 
+class GainOver(Wire):
+    """Value of the judged order divided by that of another order, less 1, with a 95% interval.
+
+    Positive: the judged order is worth more. A caller's own `density` is taken as true, so that its
+    interval has no width.
+    """
+
+    value: Rounded
+    low: Rounded | None
+    """Null where the curve has no interval: fewer than 12 documents, a prediction, or theory."""
+    high: Rounded | None
+
+
 class Gain(Wire):
-    """Value of the answer divided by that of another order of the same chunks, less 1.
+    """What the order that `advice` judged gains over the orders that people use.
 
     The other orders keep the same pins and groups. Null where the other order is worth nothing.
     """
 
-    given: Rounded | None
-    relevance_first: Rounded | None
-    zigzag: Rounded | None
-    """Against the better of the two zigzag orders that reorderers use."""
+    given: GainOver | None
+    """The caller's order."""
+    relevance_first: GainOver | None
+    relevance_last: GainOver | None
+    zigzag_best_first: GainOver | None
+    """Ranks 1 3 5 .. 6 4 2."""
+    zigzag_best_last: GainOver | None
+    """Ranks 2 4 6 .. 5 3 1."""
+    document_order: GainOver | None
+    """Null as well unless two chunks name the same `document`."""
+
+
+class Advice(Wire):
+    """Whether another order than the caller's is worth it."""
+
+    decision: Decision
+    """`reorder`: the interval of the gain over the caller's order lies above zero. `keep`: another
+    order gains less than 2%, or the caller's is the best. `undecided`: a gain is possible but not
+    certain, or the curve has no interval. The strategy `advised` then returns the caller's order;
+    every other strategy returns its own."""
+    reason: str
+    name: Literal[
+        "curve", "given", "relevance_first", "relevance_last", "zigzag_best_first",
+        "zigzag_best_last", "document_order", "optimal", "stable", "cache_prefix",
+    ]  # fmt: skip
+    """Where the judged order comes from: the curve, a fixed rule that does as well on it, or the
+    strategy."""
+    order: list[str] | None
+    """The judged order, where the answer's `order` is another."""
+
+
+class Relevance(Wire):
+    """How scores became weights."""
+
+    scale: RelevanceScale
+    basis: Literal["probability", "logit", "hit_curve", "calibration"]
+    """`hit_curve`: each chunk weighs what a chunk of its rank usually does, that is how often the
+    answer is in the chunk of rank 1, 2, .. on Natural Questions."""
+    by_length: bool
+    """Whether lengths could decide between chunks."""
+    notes: list[str]
+
+
+class Dropped(Wire):
+    """A chunk that is not in the order, and why."""
+
+    id: str
+    reason: Literal["max_tokens", "max_chunks", "no_gain", "distractor_cost"]
+    """The last two are of `max_chunks: "auto"`."""
+    detail: str
 
 
 class Confidence(Wire):
     """How far the curve behind the answer can be trusted, and why."""
 
     level: Literal["high", "medium", "low"]
-    basis: Literal["needle", "measured", "prediction", "theory", "given"]
-    """`needle`: measured retrieval. `measured`: measured influence. `prediction`: a prediction of a
-    measured profile. `theory`: the architecture alone. `given`: the caller's own density."""
+    basis: Literal["recall", "measured", "prediction", "theory", "given"]
+    """`recall`: measured recall of facts. `measured`: measured influence. `prediction`: a
+    prediction of a measured profile. `theory`: the architecture alone. `given`: the caller's own
+    density."""
     noise: Rounded | None
     """Split-half Wasserstein distance of the measurement, on positions scaled to [0, 1]."""
     profile_tokens: int | None
     """Length at which the curve was measured; null for a curve without a length of its own."""
     prompt_tokens: int
-    spearman_needle_influence: Rounded | None
-    """Rank agreement of the retrieval and the influence curve, where both were measured."""
+    spearman_recall_influence: Rounded | None
+    """Rank agreement of recall and influence by depth, where both were measured on enough facts."""
     reasons: list[str]
     """What the level is based on: doubts, each of which lowers it; how far the prompt is from the
     profile's length (up to twice: the level stays; more: one lower; more than eight times: two
-    lower); and, for a retrieval curve, the range of depths that was measured."""
+    lower); and, for a recall curve, the range of depths that was measured."""
 
 
 class Suggestion(Wire):
@@ -202,22 +312,24 @@ class PlacementResponse(Wire):
     order: list[str]
     placements: list[Placed]
     """In the same order."""
-    dropped: list[str]
-    """Ids of the chunks that did not fit, in the caller's order."""
-    value: Rounded
-    """The objective: sum of relevance x visibility (or x mass), or the worst visibility."""
-    mean_visibility: Rounded
-    """Relevance-weighted mean of the visibilities; 1 is what uniform attention gives."""
+    strategy: Strategy
+    advice: Advice
     gain: Gain
+    dropped: list[Dropped]
+    """In the caller's order."""
+    value: Rounded
+    """The objective for `order`: sum of weight x visibility (or x mass), or the worst visibility.
+    Weights are what `relevance` says."""
+    mean_visibility: Rounded
+    """Weighted mean of the visibilities; 1 is what uniform attention gives."""
     method: Literal["exact", "heuristic"]
+    """`exact`: no order is worth more. `heuristic`: perhaps one is, by `gap` at most."""
     upper_bound: Rounded
     """No order of these chunks is worth more. Equal to `value` when `method` is `exact`."""
     gap: Rounded | None
     """upper_bound / value - 1: at most this much can still be gained. Null where the order found is
     worth nothing though another may be worth something."""
-    relevance: Literal["as_given", "shifted", "inverted"]
-    """How scores were changed: negative ones are shifted, and distances inverted, so that the worst
-    counts 0."""
+    relevance: Relevance
     objective: Objective
     source: Source | Literal["density", "theory"]
     profile_id: str | None
@@ -237,6 +349,7 @@ class PlacementResponse(Wire):
         """The order by its first chunks, and what it is worth: there may be thousands of chunks."""
         yield "order", self.order if len(self.order) <= _SHOWN else [*self.order[:_SHOWN], ...]
         yield "dropped", len(self.dropped)
+        yield "decision", self.advice.decision
         yield "value", self.value
         yield "method", self.method
         yield "confidence", self.confidence.level

@@ -55,15 +55,26 @@ class Advice:
     decision: Decision
     reason: str
     order: I64
-    """The order to use, shape [m]: `proposed` when the decision is `reorder`, else the caller's."""
+    """The order to use, shape [m]: `proposed` when the decision is `reorder` or a candidate was
+    judged, else the caller's."""
     proposed: I64
     """The order that was judged, shape [m]."""
     name: str
-    """Where `proposed` comes from: `curve`, or the name of the best fixed rule."""
+    """Where `proposed` comes from: `curve`, the name of the best fixed rule, or a strategy."""
     gain: Mapping[str, Gain | None]
     """Of `proposed` over each fixed rule; None where the rule is worth nothing."""
     solution: OrderSolution
-    """The order that the curve asks for, with its value and bound."""
+    """The candidate, or the order that the curve asks for, with its value and bound."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """An order to judge instead of the curve's own (`strategies.candidate`)."""
+
+    name: str
+    solution: OrderSolution
+    unseen: I64
+    """What it would be without each fold's documents, shape [repeats x folds, m]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +99,8 @@ def advise(
     *,
     by_length: bool = True,
     document_order: I64 | None = None,
-    theory_only: bool = False,
+    candidate: Candidate | None = None,
+    unsure: str | None = None,
 ) -> Advice:
     """Decide between the caller's order and the one that the curves ask for.
 
@@ -102,23 +114,32 @@ def advise(
         curves: of `document_curves.prepare`, or `exact` for a caller's own density.
         by_length: whether length may decide (`Relevance.by_length`).
         document_order: permutation of that rule, where sources and positions are known.
-        theory_only: the curve comes from the architecture alone while the weights are trained.
+        candidate: judge this order instead. It is the advised order whatever the decision.
+        unsure: why no gain on these curves can be relied on (too few documents, or a curve that
+            nobody measured). The decision is then `undecided`, with this reason.
 
     Raises:
         ValueError: no order satisfies the pins and groups.
     """
     rules = fixed_orders(problem, document_order)
     trained = np.concatenate([curves.chosen_on[None], curves.trained_on])
-    if len(curves.trained_on):
-        chosen = fast_orders(problem, curves, trained, by_length=by_length)
-        value = problem.value(chosen[0])
-        bound = max(value, upper_bound(problem))
-        solution = OrderSolution(chosen[0], value, bound, "heuristic")
-    else:
-        solution = best_order(problem) if by_length else by_rank(problem)
-        chosen = solution.order[None]
+    found = candidate or _of_curve(problem, curves, trained, by_length=by_length)
+    chosen = np.concatenate([found.solution.order[None], found.unseen])
     values = _values(problem, curves, np.stack(list(rules.values())), chosen, trained)
-    return _decide(values, solution, rules, theory_only=theory_only)
+    return _decide(values, found, rules, unsure=unsure, free=candidate is None)
+
+
+def _of_curve(
+    problem: OrderProblem, curves: DocumentCurves, trained: F64, *, by_length: bool
+) -> Candidate:
+    """The order that the curve asks for, and without each fold."""
+    if not len(curves.trained_on):
+        solution = best_order(problem) if by_length else by_rank(problem)
+        return Candidate("curve", solution, solution.order[None][:0])
+    chosen = fast_orders(problem, curves, trained, by_length=by_length)
+    value = problem.value(chosen[0])
+    bound = max(value, upper_bound(problem))
+    return Candidate("curve", OrderSolution(chosen[0], value, bound, "heuristic"), chosen[1:])
 
 
 def _values(
@@ -213,15 +234,24 @@ def _gains(
 
 
 def _decide(
-    values: _Values, solution: OrderSolution, rules: Mapping[str, I64], *, theory_only: bool
+    values: _Values,
+    candidate: Candidate,
+    rules: Mapping[str, I64],
+    *,
+    unsure: str | None,
+    free: bool,
 ) -> Advice:
     """The curve's order if it surely beats the caller's and is not behind the best fixed rule;
-    else that rule if it surely beats the caller's; else the caller's order."""
+    else that rule if it surely beats the caller's; else the caller's order.
+
+    Args:
+        free: whether a fixed rule may replace the candidate, and the caller's order stand.
+    """
     given = rules["given"]
-    proposed, name = solution.order, "curve"
+    proposed, name = candidate.solution.order, candidate.name
     found = _gains(proposed, values.curve_unseen, values.curve, values, rules)
     behind = values.rule_unseen.mean() > values.curve_unseen.mean()
-    if behind or not _sure(found["given"]):
+    if free and (behind or not _sure(found["given"])):
         rule = list(rules)[values.best_rule]
         seen = values.rules[:, values.best_rule]
         rival = _gains(rules[rule], values.rule_unseen, seen, values, rules)
@@ -229,17 +259,12 @@ def _decide(
             proposed, name, found = rules[rule], rule, rival
     decision, reason = _verdict(found["given"])
     if (proposed == given).all():
-        decision, reason = "keep", "the caller's order is the one that the curve asks for"
-    elif theory_only:
-        decision, reason = (
-            "undecided",
-            (
-                "the curve comes from the architecture alone, and training changes it: measure the "
-                "model"
-            ),
-        )
-    order = proposed if decision == "reorder" else given
-    return Advice(decision, reason, order, proposed, name, found, solution)
+        asks = "the curve" if free else "this strategy"
+        decision, reason = "keep", f"the caller's order is the one that {asks} asks for"
+    elif unsure is not None:
+        decision, reason = "undecided", unsure
+    order = given if free and decision != "reorder" else proposed
+    return Advice(decision, reason, order, proposed, name, found, candidate.solution)
 
 
 def _sure(over: Gain | None) -> bool:

@@ -1,193 +1,147 @@
-"""Put chunks in order along a known curve: from wire request to theory and back.
+"""Answer a placement request along a known curve: nothing but arithmetic.
 
-What a placement answer says beside the order: visibilities, gains, dead zone, confidence.
-
-What a placement answer advises beside the order, and only where it really helps.
+The path, one file each: `curve` (which curve, with its documents), `relevance` (scores to weights),
+`assemble` (which chunks stay; pins; the problem), `strategies` and `advice` (an order, and whether
+it is worth it), and here the answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from lacuna.contract import placements as wire
 from lacuna.contract.base import rounded
-from lacuna.contract.errors import InvalidRequest, TooLong
-from lacuna.contract.placements import (
-    MAX_TOKENS,
-    Chunk,
-    Gain,
-    Placed,
-    PlacementRequest,
-    PlacementResponse,
-    Suggestion,
-)
+from lacuna.contract.errors import InvalidRequest
+from lacuna.contract.placements import Placed, PlacementRequest, PlacementResponse
 from lacuna.contract.profiles import DeadZone
-from lacuna.placement import search
-from lacuna.placement.budget import select_chunks
+from lacuna.placement import advice, strategies
+from lacuna.placement.advice import Advice, Candidate
+from lacuna.placement.assemble import Assembled, assemble
 from lacuna.placement.curve import PlacementCurve
-from lacuna.placement.problem import FREE, OrderProblem
+from lacuna.placement.problem import OrderProblem
+from lacuna.placement.search import OrderSolution
+from lacuna.placement.suggestions import suggest
 from lacuna.views import zone_of
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
-STABLE_TOLERANCE = 0.01
-"""Share of the value that `order_sensitivity: stable` may cost."""
+_EXACT_TOKENS = 16_384
+_PARTS = 4_096
+_EQUAL = 1e-12
 
 
 def place(
     request: PlacementRequest, curve: PlacementCurve, counts: Sequence[int] | None = None
 ) -> PlacementResponse:
-    """The answer for a known curve; nothing but arithmetic.
+    """The answer for a known curve.
 
     Args:
         request: validated.
-        curve: of `placement_curves`.
+        curve: of `lacuna.placement.curve`.
         counts: tokens of each chunk; None takes them from the request.
 
     Raises:
-        InvalidRequest, TooLong: see `answer`.
+        InvalidRequest, TooLong: as `assemble`; or pins and groups that contradict each other.
     """
-    chunks = request.chunks
-    if counts is None:
-        counts = [chunk.tokens or 0 for chunk in chunks]
-    tokens = np.array(counts, dtype=np.int64)
-    relevance, rule = _relevance(request)
-    kept = _select(request, tokens, relevance)
-    fixed = request.prefix_tokens + request.suffix_tokens
-    between = request.separator_tokens * max(kept.size - 1, 0)
-    length = fixed + between + int(tokens[kept].sum())
-    if length > MAX_TOKENS:
-        raise TooLong(f"the prompt has {length} tokens, the limit is {MAX_TOKENS}", field="chunks")
-    slots, groups = _constraints([chunks[i] for i in kept.tolist()])
-    cumulative = curve.cumulative(max(length, 1))
-    problem = OrderProblem(
-        cumulative=cumulative,
-        lengths=tokens[kept],
-        relevance=relevance[kept],
-        start=request.prefix_tokens,
-        separator=request.separator_tokens,
-        objective=request.objective,
-        top=request.top_k,
-        slots=slots,
-        groups=groups,
-    )
+    asked = assemble(request, curve, counts)
     try:
-        solution = search.best_order(problem)
+        advised = _advise(request, curve, asked)
     except ValueError as error:
         raise InvalidRequest(
             f"`pinned` and `group` contradict each other: {error}", field="chunks"
         ) from error
-    if request.order_sensitivity == "stable":
-        solution = search.nearest_to_given(problem, solution, STABLE_TOLERANCE)
-    ids = [chunks[i].id for i in kept.tolist()]
-    return respond(request, curve, problem, solution, ids, length, rule)
+    return _answer(request, curve, asked, advised)
 
 
-def _relevance(
-    request: PlacementRequest,
-) -> tuple[F64, Rule]:
-    """Non-negative relevances: negative scores are shifted and distances turned round so that
-    the worst counts 0; all equal then means all 1."""
-    given = np.array([chunk.relevance for chunk in request.chunks], dtype=np.float64)
-    if given.size == 0 or (request.higher_is_better and float(given.min()) >= 0):
-        return given, "as_given"
-    turned = given - given.min() if request.higher_is_better else given.max() - given
-    rule: Rule = "shifted" if request.higher_is_better else "inverted"
-    return (turned if float(turned.max()) > 0 else np.ones(given.size)), rule
+def _advise(request: PlacementRequest, curve: PlacementCurve, asked: Assembled) -> Advice:
+    if not asked.chunks:
+        return _nothing(asked.problem)
+    curves = curve.curves(max(asked.problem.tokens, 1))
+    return advice.advise(
+        asked.problem,
+        curves,
+        by_length=asked.relevance.by_length,
+        document_order=_document_order(asked),
+        candidate=_candidate(request, curve, asked),
+        unsure=curve.unsure,
+    )
 
 
-def _select(request: PlacementRequest, tokens: I64, relevance: F64) -> I64:
-    """Which chunks fit into the budget."""
-    if request.max_tokens is None and request.max_chunks is None:
-        return np.arange(tokens.size)
-    capacity = None
-    if request.max_tokens is not None:
-        capacity = request.max_tokens - request.prefix_tokens - request.suffix_tokens
-        if capacity < 0:
-            raise InvalidRequest(
-                f"prefix and suffix alone exceed max_tokens {request.max_tokens}",
-                field="max_tokens",
-            )
-        capacity += request.separator_tokens  # the last chunk has no separator behind it
-    pinned = np.array([chunk.pinned is not None for chunk in request.chunks], dtype=bool)
-    cost = tokens + request.separator_tokens
-    try:
-        return select_chunks(cost, relevance, capacity, request.max_chunks, pinned)
-    except ValueError as error:
-        raise InvalidRequest(str(error), field="max_tokens") from error
+def _nothing(problem: OrderProblem) -> Advice:
+    none = np.arange(0)
+    solution = OrderSolution(none, 0.0, 0.0, "exact")
+    return Advice("keep", "there is nothing to put in order", none, none, "given", {}, solution)
 
 
-def _constraints(chunks: Sequence[Chunk]) -> tuple[I64 | None, I64 | None]:
-    """Slots and groups of the kept chunks, as `OrderProblem` has them."""
-    size = len(chunks)
-    slots = groups = None
-    pins = [chunk.pinned for chunk in chunks]
-    if any(pin is not None for pin in pins):
-        slots = np.full(size, FREE, dtype=np.int64)
-        wanted = [i for i, pin in enumerate(pins) if pin == "first"]
-        slots[wanted] = np.arange(len(wanted))
-        wanted = [i for i, pin in enumerate(pins) if pin == "last"]
-        slots[wanted] = np.arange(size - len(wanted), size)
-        for i, pin in enumerate(pins):
-            if isinstance(pin, int):
-                if pin >= size:
-                    raise InvalidRequest(
-                        f"chunk {chunks[i].id!r} is pinned to place {pin}, but only {size} chunks "
-                        "are kept",
-                        field="chunks.pinned",
-                    )
-                slots[i] = pin
-        taken = slots[slots != FREE]
-        if np.unique(taken).size < taken.size:
-            raise InvalidRequest("two chunks are pinned to one place", field="chunks.pinned")
-    numbers: dict[str, int] = {}
-    named = [chunk.group for chunk in chunks]
-    members = [FREE if g is None else numbers.setdefault(g, len(numbers)) for g in named]
-    if numbers and len(numbers) < sum(g is not None for g in named):
-        groups = np.array(members, dtype=np.int64)
-    return slots, groups
+def _document_order(asked: Assembled) -> I64 | None:
+    """The order of that name; None unless two chunks are of one document."""
+    documents = [chunk.document for chunk in asked.chunks]
+    named = [name for name in documents if name is not None]
+    if len(set(named)) == len(named):
+        return None
+    return _by_document(asked)
 
 
-Rule = Literal["as_given", "shifted", "inverted"]
+def _by_document(asked: Assembled) -> I64:
+    positions = [
+        float(at) if chunk.position is None else chunk.position
+        for at, chunk in enumerate(asked.chunks)
+    ]
+    return strategies.document_order([chunk.document for chunk in asked.chunks], positions)
 
-_EXACT_TOKENS = 16_384
-_PARTS = 4_096
+
+def _candidate(
+    request: PlacementRequest, curve: PlacementCurve, asked: Assembled
+) -> Candidate | None:
+    """What the strategy makes of the chunks; None for `advised`."""
+    problem, by_length = asked.problem, asked.relevance.by_length
+    curves = curve.curves(max(problem.tokens, 1))
+    if request.strategy == "optimal":
+        return strategies.optimal(problem, curves, by_length=by_length)
+    if request.strategy == "document_order":
+        return strategies.fixed(problem, _by_document(asked), curves)
+    if request.strategy == "stable":
+        return strategies.stable(problem, curve.cumulative, curves)
+    if request.strategy == "cache_prefix":
+        ids = [chunk.id for chunk in asked.chunks]
+        previous = request.previous_order or []
+        return strategies.cache_prefix(problem, ids, previous, curves, by_length=by_length)
+    return None
 
 
-def respond(
-    request: PlacementRequest,
-    curve: PlacementCurve,
-    problem: OrderProblem,
-    solution: search.OrderSolution,
-    ids: list[str],
-    length: int,
-    rule: Rule,
+def _answer(
+    request: PlacementRequest, curve: PlacementCurve, asked: Assembled, advised: Advice
 ) -> PlacementResponse:
-    """The whole answer for a solved problem; `ids` are the names of its chunks."""
-    order = solution.order
-    zone = _dead_zone(problem.cumulative[: length + 1], request.dead_zone_threshold)
+    """The whole answer for an order."""
+    problem, order = asked.problem, advised.order
+    ids = [chunk.id for chunk in asked.chunks]
+    length = asked.prompt_tokens
+    measured = curve.as_measured(problem.tokens)
+    whole = problem.cumulative if measured is None else measured
+    zone = _dead_zone(whole[: length + 1], request.dead_zone_threshold)
     placed = _placed(problem, order, ids, zone, length)
-    relevance = problem.relevance[order]
-    visibility = problem.visibilities(order)
-    weight = float(relevance.sum())
-    kept = set(ids)
-    value = solution.value
+    weights = problem.relevance[order]
+    total = float(weights.sum())
+    value = problem.value(order)
+    bound = max(value, advised.solution.upper_bound)
+    exact = value >= bound * (1 - _EQUAL)
     return PlacementResponse(
         order=[one.id for one in placed],
         placements=placed,
-        dropped=[chunk.id for chunk in request.chunks if chunk.id not in kept],
+        strategy=request.strategy,
+        advice=_wire_advice(advised, ids),
+        gain=_gain(advised, certain=curve.unsure is None),
+        dropped=asked.dropped,
         value=value,
-        mean_visibility=float(relevance @ visibility) / weight if weight > 0 else 0.0,
-        gain=_gains(problem, value),
-        method=solution.method,
-        upper_bound=solution.upper_bound,
-        gap=_gain(solution.upper_bound, value),
-        relevance=rule,
+        mean_visibility=float(weights @ problem.visibilities(order)) / total if total > 0 else 0.0,
+        method="exact" if exact else "heuristic",
+        upper_bound=value if exact else bound,
+        gap=_gap(bound, value),
+        relevance=_wire_relevance(request, asked),
         objective=request.objective,
         source=curve.source,
         profile_id=curve.profile_id,
@@ -198,6 +152,38 @@ def respond(
         suggestions=suggest(request, curve, problem, order, placed),
         confidence=curve.confidence(length),
         warnings=[*curve.warnings, *_too_long(curve, length), *_none_fit(request, ids)],
+    )
+
+
+def _wire_advice(advised: Advice, ids: list[str]) -> wire.Advice:
+    same = bool((advised.order == advised.proposed).all())
+    return wire.Advice.model_validate(
+        {
+            "decision": advised.decision,
+            "reason": advised.reason,
+            "name": advised.name,
+            "order": None if same else [ids[i] for i in advised.proposed.tolist()],
+        }
+    )
+
+
+def _gain(advised: Advice, *, certain: bool) -> wire.Gain:
+    """By rule; without ends where the curve has no interval."""
+    found: dict[str, wire.GainOver | None] = dict.fromkeys(wire.Gain.model_fields)
+    for name, one in advised.gain.items():
+        if one is not None:
+            low, high = (one.low, one.high) if certain else (None, None)
+            found[name] = wire.GainOver(value=one.value, low=low, high=high)
+    return wire.Gain(**found)
+
+
+def _wire_relevance(request: PlacementRequest, asked: Assembled) -> wire.Relevance:
+    relevance = asked.relevance
+    return wire.Relevance(
+        scale=request.relevance_scale,
+        basis=relevance.basis,
+        by_length=relevance.by_length,
+        notes=list(relevance.notes),
     )
 
 
@@ -253,15 +239,6 @@ def _dead_zone(cumulative: F64, threshold: float) -> DeadZone | None:
     return zone.model_copy(update=update)
 
 
-def _gains(problem: OrderProblem, value: float) -> Gain:
-    against = search.baselines(problem)
-    return Gain(
-        given=_gain(value, against.given),
-        relevance_first=_gain(value, against.relevance_first),
-        zigzag=_gain(value, against.zigzag),
-    )
-
-
 def _too_long(curve: PlacementCurve, length: int) -> list[str]:
     if curve.max_length is None or length <= curve.max_length:
         return []
@@ -279,110 +256,9 @@ def _none_fit(request: PlacementRequest, kept: list[str]) -> list[str]:
     ]
 
 
-def _gain(value: float, other: float) -> float | None:
-    """value / other - 1; null where the other is worth nothing but value is not."""
-    if other <= 0:
-        return 0.0 if value <= 0 else None
-    gain = value / other - 1
-    return 0.0 if abs(gain) < 1e-12 else gain
-
-
-DEAD_SHARE = 1 / 3
-"""Share of the relevance in the dead zone from which reordering alone does not help enough."""
-_TWICE = 2 / 3
-"""Share up to which two prompts are enough."""
-
-
-@dataclass(frozen=True)
-class _Copy:
-    """A second copy of a chunk at one end."""
-
-    end: Literal["first", "last"]
-    visibility: float
-    value: float
-    """Sum of relevance x visibility with it, each chunk where it is seen best."""
-
-
-def suggest(
-    request: PlacementRequest,
-    curve: PlacementCurve,
-    problem: OrderProblem,
-    order: I64,
-    placed: list[Placed],
-) -> list[Suggestion]:
-    """What else to do when much of the relevance ends up in the dead zone of this order."""
-    relevance = problem.relevance[order]
-    dead = np.array([one.in_dead_zone for one in placed], dtype=bool)
-    share = float(relevance[dead].sum()) / max(float(relevance.sum()), 1e-300)
-    if dead.sum() < 2 or share < DEAD_SHARE:
-        return []
-    text = f"{share:.0%} of the relevance lies in the dead zone in this order"
-    times = min(2 if share < _TWICE else 3, len(placed))
-    split = Suggestion(
-        kind="split_query",
-        chunk_id=None,
-        detail=f"{text}: ask {times} times with a part of the chunks each",
-    )
-    # Of the chunks in the dead zone the most relevant; equals in the caller's order.
-    candidate = next(chunk for chunk in problem.ranking if dead[order == chunk][0])
-    place = int(np.argmax(order == candidate))
-    now = placed[place].visibility
-    worth = float(relevance @ problem.visibilities(order))
-    better = [
-        copy
-        for copy in _copies(request, curve, problem, order, place)
-        if copy.visibility >= request.dead_zone_threshold
-        and copy.visibility > now
-        and copy.value > worth
-    ]
-    if not better:
-        return [split]
-    copy = max(better, key=lambda one: one.value)
-    book_end = Suggestion(
-        kind="book_end",
-        chunk_id=placed[place].id,
-        detail=f"{text}: repeat this chunk, the most relevant of them, as the {copy.end} one, "
-        f"where its copy has visibility {copy.visibility:.3g} instead of {now:.3g}",
-    )
-    return [book_end, split]
-
-
-def _copies(
-    request: PlacementRequest,
-    curve: PlacementCurve,
-    problem: OrderProblem,
-    order: I64,
-    place: int,
-) -> list[_Copy]:
-    """A copy of the chunk at `place` at either end, in the prompt that the copy lengthens.
-
-    None where an end is pinned, and none when the budget is spent.
-    """
-    chunk = int(order[place])
-    length = problem.tokens + int(problem.stride[chunk])
-    if length > min(MAX_TOKENS, request.max_tokens or MAX_TOKENS):
-        return []
-    if request.max_chunks is not None and order.size >= request.max_chunks:
-        return []
-    cumulative = curve.cumulative(length)
-    ends: list[tuple[Literal["first", "last"], I64]] = []
-    if _free(problem, int(order[-1])):
-        ends.append(("last", np.append(order, chunk)))
-    if _free(problem, int(order[0])):
-        ends.append(("first", np.insert(order, 0, chunk)))
-    copies = []
-    for end, longer in ends:
-        at = problem.offsets(longer)
-        span = problem.span[longer]
-        seen = np.maximum(cumulative[at + span] - cumulative[at], 0.0) * length / span
-        copy, rest = (seen[-1], seen[:-1]) if end == "last" else (seen[0], seen[1:])
-        best = rest.copy()
-        best[place] = max(copy, rest[place])
-        value = float(problem.relevance[order] @ best)
-        copies.append(_Copy(end, float(copy), value))
-    return copies
-
-
-def _free(problem: OrderProblem, chunk: int) -> bool:
-    """Whether another chunk may take the place of this one at an end."""
-    return problem.slots is None or int(problem.slots[chunk]) == FREE
+def _gap(bound: float, value: float) -> float | None:
+    """bound / value - 1; null where the order is worth nothing but another may not be."""
+    if value <= 0:
+        return 0.0 if bound <= 0 else None
+    gap = bound / value - 1
+    return 0.0 if gap < _EQUAL else gap

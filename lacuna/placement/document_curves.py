@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import uniform_filter1d
 
-from lacuna.theory.curve import anchor
+from lacuna.theory.curve import anchor, cumulative
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -75,6 +75,16 @@ class DocumentCurves:
         if ends:
             x = np.where(at <= ends, at, np.where(at >= n - ends, n0 - (n - at), x))
         return x * (bins / n0)
+
+    def at(self, prompt: int) -> F64:
+        """The smoothed mean curve at every token boundary of a prompt, cumulative from 0 to 1.
+
+        Returns:
+            Shape [prompt + 2], as `OrderProblem.cumulative`.
+        """
+        if not self.anchored:
+            return cumulative(self.influence, prompt, anchored=False)
+        return self.read(self.chosen_on, np.arange(prompt + 2), prompt)
 
     def read(self, cumulative: F64, boundary: F64 | I64, prompt: int) -> F64:
         """Cumulative mass before each boundary, linear within a bin.
@@ -152,7 +162,8 @@ def prepare(
     if float(totals.min() if kind == "influence" else totals.max()) <= 0:
         raise ValueError("a curve has no mass")
     values = values / (totals if kind == "influence" else totals.mean())
-    values = _binned(values)
+    if len(values) > 1:
+        values = _binned(values)
     rng = np.random.default_rng(seed)
     values = _blocks(values, rng)
     held_out = _folds(len(values), rng)
@@ -167,14 +178,42 @@ def prepare(
     )
 
 
-def exact(density: F64, *, length: int | None = None) -> DocumentCurves:
-    """A caller's own curve: one, taken as true, so that intervals have no width.
+def of_masses(masses: F64, first: F64, length: int) -> DocumentCurves:
+    """Curves from what a profile keeps of each document, without the first token's share.
+
+    The first token often is an attention sink, which says nothing about text that stands there. The
+    rest of its interval stands in for it.
+
+    Args:
+        masses: share of each document's influence in each of b equal intervals, shape [D, b].
+        first: share of its first token alone, shape [D].
+        length: tokens of the documents.
+
+    Raises:
+        ValueError: as `prepare`.
+    """
+    values = np.array(masses, dtype=np.float64)
+    width = length / values.shape[1]
+    if width <= 1:
+        return prepare(values, length=length)
+    values[:, 0] = np.maximum(values[:, 0] - first, 0.0) * (width / (width - 1))
+    return prepare(values, length=length, skip=0)
+
+
+def exact(density: F64, *, length: int | None = None, anchored: bool = False) -> DocumentCurves:
+    """A curve that is taken as true: one, as it is, so that intervals have no width.
+
+    Args:
+        density: shape [b], any positive sum.
+        length: tokens that it stands for; default b.
+        anchored: whether its ends keep their distance in tokens at another length.
 
     Raises:
         ValueError: negative, not finite or without mass.
     """
     curve = np.asarray(density, dtype=np.float64)[None]
-    return prepare(curve, kind="recall", length=length, smoothing=0.0)
+    kind: Kind = "influence" if anchored else "recall"
+    return prepare(curve, kind=kind, length=length, skip=0, smoothing=0.0)
 
 
 def at_depths(depth: F64, values: F64, bins: int = 100) -> F64:

@@ -188,14 +188,15 @@ def _program(size: int) -> _Program:
 
 
 def heuristic_order(problem: OrderProblem) -> I64:
-    """A good order, shape [m]; deterministic, and never worth less than either zigzag.
+    """A good order, shape [m]; deterministic, and never worth less than a fixed rule.
 
-    Starts from the best of `outside_in` and the two zigzags, all repaired to obey pins and groups.
-    Then improves it in turns: by all swaps and moves if m allows, else by exchanges of neighbours;
-    and by sorting chunks of equal length over their slots.
+    Starts from the best of `outside_in`, relevance first and last, and both zigzags, all repaired
+    to obey pins and groups. Then improves it in turns: by all swaps and moves if m allows, else by
+    exchanges of neighbours; and by sorting chunks of equal length over their slots.
     """
     ranked = problem.ranking
-    starts = problem.repair(np.stack([outside_in(problem), best_first(ranked), best_last(ranked)]))
+    rules = [ranked, ranked[::-1], best_first(ranked), best_last(ranked)]
+    starts = problem.repair(np.stack([outside_in(problem), *rules]))
     order: I64 = starts[int(np.argmax(problem.scores(starts)))]
     search, steps = (_pairwise if problem.size <= PAIRWISE_LIMIT else _neighbours), MAX_STEPS
     if problem.constrained and PAIRWISE_LIMIT < problem.size <= RELOCATION_LIMIT:
@@ -211,16 +212,6 @@ def heuristic_order(problem: OrderProblem) -> I64:
             break
         score = improved
     return order
-
-
-def zigzags(problem: OrderProblem) -> tuple[I64, I64]:
-    """The orders of the usual "lost in the middle" reorderers, two families, each [m].
-
-    One always puts the most relevant chunk first (ranks 0 2 4 .. 5 3 1). In the other the number of
-    chunks decides: 1 3 .. 2 0 if it is even, as the first family if it is odd.
-    """
-    inward = best_first(problem.ranking)
-    return inward, best_last(problem.ranking) if problem.size % 2 == 0 else inward
 
 
 def best_first(ranked: I64) -> I64:

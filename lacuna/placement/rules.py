@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from lacuna.placement.optimize import equal_lengths
 from lacuna.placement.problem import I64, OrderProblem
 from lacuna.placement.search import OrderSolution, best_order, upper_bound
 
@@ -55,7 +56,7 @@ def by_rank(problem: OrderProblem) -> OrderSolution:
     Raises:
         ValueError: no order satisfies the pins and groups.
     """
-    if problem.size == 0:
+    if equal_lengths(problem):
         return best_order(problem)
     room = int(problem.stride.sum())
     even = replace(

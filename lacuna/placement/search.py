@@ -25,7 +25,6 @@ from lacuna.placement.optimize import (
     heuristic_order,
     rearrange,
     subset_order,
-    zigzags,
 )
 from lacuna.placement.problem import F64, I64, OrderProblem
 
@@ -33,9 +32,6 @@ _EQUAL = 1 - 1e-12
 """Values that differ by less than this factor are equal."""
 _PER_CHUNK_WORK = 300_000
 """Offsets times chunks up to which `upper_bound` looks up each chunk's own best offset."""
-_CANDIDATES = 200
-_CANDIDATE_WORK = 200_000
-"""`nearest_to_given` tries about this many candidates times chunks, and at most _CANDIDATES."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,16 +44,6 @@ class OrderSolution:
     upper_bound: float
     """No order that obeys pins and groups is worth more; equals `value` if `method` is exact."""
     method: Literal["exact", "heuristic"]
-
-
-@dataclass(frozen=True)
-class Baselines:
-    """Values of the orders in common use, changed to obey the same pins and groups."""
-
-    given: float
-    relevance_first: float
-    zigzag: float
-    """The better of the two families of zigzag."""
 
 
 def best_order(problem: OrderProblem) -> OrderSolution:
@@ -157,65 +143,3 @@ def _mass_at_best_offset(problem: OrderProblem, end: int) -> F64:
             found[length] = float(window.max())
         result[i] = found[length]
     return result
-
-
-def nearest_to_given(
-    problem: OrderProblem, solution: OrderSolution, tolerance: float
-) -> OrderSolution:
-    """An order close to the caller's own that gives up at most `tolerance` of the value.
-
-    For prompts in which the order of the chunks itself carries meaning. The k most relevant chunks
-    take their places in `solution`, and all others fill the rest in the caller's order. The
-    smallest k that is good enough wins. (Another choice of chunks might need fewer moves.)
-
-    Args:
-        problem: what `solution` solves.
-        solution: from `best_order`.
-        tolerance: share of `solution.value`, in [0, 1].
-    """
-    size = problem.size
-    if size < 2:
-        return solution
-    steps = min(size, _CANDIDATES, max(8, _CANDIDATE_WORK // size))
-    counts = np.unique(np.linspace(0, size, steps + 1).astype(np.int64))
-    candidates = np.empty((counts.size, size), dtype=np.int64)
-    rank = np.empty(size, dtype=np.int64)
-    rank[problem.ranking] = np.arange(size)
-    for row, count in enumerate(counts.tolist()):
-        moved = rank < count
-        places = moved[solution.order]
-        candidates[row, places] = solution.order[places]
-        candidates[row, ~places] = np.flatnonzero(~moved)
-    if problem.constrained:
-        candidates = problem.repair(candidates)
-    values = [problem.value(one) for one in candidates]
-    least = solution.value * (1 - tolerance) * _EQUAL
-    first = next((row for row, value in enumerate(values) if value >= least), None)
-    if first is None or candidates[first].tolist() == solution.order.tolist():
-        return solution
-    bound = solution.upper_bound
-    best = values[first] >= bound * _EQUAL
-    return OrderSolution(
-        candidates[first],
-        values[first],
-        max(bound, values[first]),
-        "exact" if best else "heuristic",
-    )
-
-
-def baselines(problem: OrderProblem) -> Baselines:
-    """Values of the caller's order, of most relevant first, and of the better zigzag."""
-    if problem.size == 0:
-        return Baselines(0.0, 0.0, 0.0)
-    orders = np.stack([np.arange(problem.size), problem.ranking, *zigzags(problem)])
-    if problem.constrained:
-        orders = problem.repair(orders)
-    given, first, one, other = _values(problem, orders)
-    return Baselines(given, first, max(one, other))
-
-
-def _values(problem: OrderProblem, orders: I64) -> list[float]:
-    if problem.objective == "worst_case":
-        return [problem.value(order) for order in orders]
-    found: F64 = problem.scores(orders)
-    return [float(value) for value in found]

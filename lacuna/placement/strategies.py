@@ -1,4 +1,4 @@
-"""Orders for production other than the advised one. Each is a permutation of the chunks.
+"""Orders for production other than the advised one, as candidates that `advice.advise` judges.
 
 | strategy | order |
 |---|---|
@@ -13,27 +13,51 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
+from lacuna.placement.advice import Candidate
+from lacuna.placement.document_curves import DocumentCurves
+from lacuna.placement.fast_orders import fast_orders
 from lacuna.placement.problem import F64, FREE, I64, OrderProblem
 from lacuna.placement.rules import by_rank
 from lacuna.placement.search import OrderSolution, best_order, upper_bound
-
-Strategy = Literal["advised", "optimal", "document_order", "stable", "cache_prefix"]
 
 STABLE_LEAST = 64
 """Tokens behind the chunks up to which `stable` gives one order."""
 
 
-def optimal(problem: OrderProblem, *, by_length: bool = True) -> OrderSolution:
+def optimal(problem: OrderProblem, curves: DocumentCurves, *, by_length: bool = True) -> Candidate:
     """The optimum of the curve; chunks count as equally long where length may not decide.
+
+    Without a fold's documents the order is that of `fast_orders`: the optimum of a noisy curve is
+    truly worth no more.
 
     Raises:
         ValueError: no order satisfies the pins and groups.
     """
-    return best_order(problem) if by_length else by_rank(problem)
+    solution = best_order(problem) if by_length else by_rank(problem)
+    return Candidate("optimal", solution, _unseen(problem, curves, by_length=by_length))
+
+
+def _unseen(problem: OrderProblem, curves: DocumentCurves, *, by_length: bool) -> I64:
+    """Orders chosen without each fold's documents, shape [folds, m]."""
+    if not len(curves.trained_on):
+        return np.empty((0, problem.size), dtype=np.int64)
+    return fast_orders(problem, curves, curves.trained_on, by_length=by_length)
+
+
+def fixed(problem: OrderProblem, order: I64, curves: DocumentCurves) -> Candidate:
+    """`document_order` as a candidate: changed to keep pins and groups; no document chose it."""
+    if problem.constrained:
+        order = problem.repair(order[None])[0]
+    unseen = np.broadcast_to(order, (len(curves.trained_on), problem.size))
+    return Candidate("document_order", _solution(problem, order), unseen)
+
+
+def _solution(problem: OrderProblem, order: I64) -> OrderSolution:
+    value = problem.value(order)
+    return OrderSolution(order, value, max(value, upper_bound(problem)), "heuristic")
 
 
 def document_order(sources: Sequence[str | None], positions: Sequence[float]) -> I64:
@@ -59,7 +83,9 @@ def document_order(sources: Sequence[str | None], positions: Sequence[float]) ->
     return np.lexsort((np.asarray(positions, dtype=np.float64), np.array(block)))
 
 
-def stable(problem: OrderProblem, cumulative: Callable[[int], F64]) -> OrderSolution:
+def stable(
+    problem: OrderProblem, cumulative: Callable[[int], F64], curves: DocumentCurves
+) -> Candidate:
     """An order that a longer question hardly changes.
 
     The tokens behind the chunks (question, suffix) count as the next of STABLE_LEAST, four times
@@ -68,10 +94,8 @@ def stable(problem: OrderProblem, cumulative: Callable[[int], F64]) -> OrderSolu
 
     Args:
         problem: chunks at their true prompt length.
-        cumulative: the curve at a prompt length, shape [n + 2] as `Problem.cumulative`.
-
-    Returns:
-        The order with its value in the true prompt.
+        cumulative: the curve at a prompt length, shape [n + 2] as `OrderProblem.cumulative`.
+        curves: of the documents.
     """
     chunks = int(problem.stride.sum()) - (problem.separator if problem.size else 0)
     behind = max(problem.tokens - problem.start - chunks, 0)
@@ -79,18 +103,19 @@ def stable(problem: OrderProblem, cumulative: Callable[[int], F64]) -> OrderSolu
     while rounded < behind:
         rounded *= 4
     length = problem.start + chunks + rounded
-    order = by_rank(replace(problem, cumulative=cumulative(length))).order
-    value = problem.value(order)
-    return OrderSolution(order, value, max(value, upper_bound(problem)), "heuristic")
+    longer = replace(problem, cumulative=cumulative(length))
+    unseen = _unseen(longer, curves, by_length=False)
+    return Candidate("stable", _solution(problem, by_rank(longer).order), unseen)
 
 
 def cache_prefix(
     problem: OrderProblem,
     ids: Sequence[str],
     previous: Sequence[str],
+    curves: DocumentCurves,
     *,
     by_length: bool = True,
-) -> OrderSolution:
+) -> Candidate:
     """What the last prompt began with stays first, so that the server's prefix cache still holds.
 
     The longest run of chunks from the start of `previous` that are all among the chunks now keeps
@@ -100,6 +125,8 @@ def cache_prefix(
         problem: chunks; their pins and groups hold, and end the run where they contradict it.
         ids: name of each chunk, shape [m].
         previous: ids of the last prompt in its order.
+        curves: of the documents.
+        by_length: as in `advice.advise`.
     """
     index = {name: i for i, name in enumerate(ids)}
     run: list[int] = []
@@ -116,7 +143,7 @@ def cache_prefix(
         groups = groups.copy()
         groups[run] = FREE
     pinned = replace(problem, slots=slots, groups=groups)
-    return optimal(pinned, by_length=by_length)
+    return replace(optimal(pinned, curves, by_length=by_length), name="cache_prefix")
 
 
 def _may_stand(problem: OrderProblem, chunk: int, at: int, run: list[int]) -> bool:

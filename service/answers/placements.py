@@ -7,7 +7,6 @@ here needs the store: profiles, and the tokenizers that workers published.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
@@ -19,7 +18,9 @@ from lacuna.contract.placements import Chunk, PlacementRequest, PlacementRespons
 from lacuna.contract.profiles import ProfileBody, ProfilePage, ProfileSummary
 from lacuna.placement import curve as curves
 from lacuna.placement.answer import place
-from lacuna.placement.curve import PlacementCurve, architecture_by_name, architecture_of
+from lacuna.placement.architecture import architecture_by_name, architecture_of
+from lacuna.placement.curve import PlacementCurve
+from lacuna.placement.suitability import by_suitability
 from service.store.profiles import StoredProfile, TokenizerStore
 
 Compute = Callable[..., Awaitable[PlacementResponse]]
@@ -28,8 +29,6 @@ _INLINE_CHUNKS, _INLINE_TOKENS = 64, 32_768
 """Up to this size the answer takes a few milliseconds, and is computed on the event loop."""
 _SEARCHED = 50
 """Newest profiles of a model that are considered."""
-_CHARACTERS = 4
-"""Of English text in a token, to estimate a prompt whose texts are not counted yet."""
 _TOKENIZERS = 8
 """Tokenizers that are kept in memory."""
 
@@ -76,7 +75,8 @@ async def answer(
     """
     curve = await _find_curve(request, profiles)
     counts = await _count(request.chunks, curve, counter)
-    if len(counts) <= _INLINE_CHUNKS and sum(counts) <= _INLINE_TOKENS and curve.basis != "theory":
+    slow = curve.basis == "theory" or request.max_chunks == "auto"
+    if len(counts) <= _INLINE_CHUNKS and sum(counts) <= _INLINE_TOKENS and not slow:
         return place(request, curve, counts)
     return await compute(place, request, curve, counts)
 
@@ -124,55 +124,6 @@ async def _of_model(
         "`allow_theory`",
         field="model",
     )
-
-
-def by_suitability(
-    newest_first: Sequence[ProfileSummary], request: PlacementRequest
-) -> list[ProfileSummary]:
-    """The profiles, most suitable first. The first criterion that tells two apart decides:
-
-    1. the revision that was measured last;
-    2. the model as it is used, not an ablation;
-    3. how it reads, not how it reaches one target;
-    4. Lacuna's or the operator's texts, not a caller's own: that caller's prompts need not be like
-       this one (name such a profile by its id);
-    5. more than one document: the noise of one is unknown;
-    6. a length within the same power of two of the prompt's;
-    7. a needle curve, unless the request names another source;
-    8. at least twice as many documents;
-    9. the newest.
-    """
-    if not newest_first:
-        return []
-    tokens = _prompt_tokens(request)
-    revision = newest_first[0].revision
-    needle = request.source in (None, "needle")
-
-    def key(summary: ProfileSummary) -> tuple[float, ...]:
-        octaves = abs(math.log2(summary.sequence_length / tokens))
-        return (
-            summary.revision != revision,
-            not summary.as_used,
-            summary.objective == "target_logprob",
-            summary.documents_source == "inline",
-            summary.documents == 1,
-            round(octaves),
-            needle and not summary.needle,
-            -summary.documents.bit_length(),
-        )
-
-    return sorted(newest_first, key=key)
-
-
-def _prompt_tokens(request: PlacementRequest) -> int:
-    """About how long the prompt will be, at least 1."""
-    chunks = [
-        chunk.tokens if chunk.tokens is not None else len(chunk.text or "") / _CHARACTERS
-        for chunk in request.chunks
-    ]
-    between = request.separator_tokens * max(0, len(chunks) - 1)
-    whole = request.prefix_tokens + sum(chunks) + between + request.suffix_tokens
-    return max(1, round(min(whole, request.max_tokens or whole)))
 
 
 async def _theory(

@@ -28,7 +28,7 @@ from service.gateway.dependencies import Pool, Services, State
 from service.gateway.edge import ApiKeys, BodyLimit, CachedProfiles, Edge
 from service.gateway.metrics import Metrics
 from service.gateway.representations import RepresentationCache, Representations
-from service.gateway.routes import jobs, page, profiles, rollouts, status
+from service.gateway.routes import calibrations, jobs, page, profiles, rollouts, status
 from service.gateway.routes import placements as placement_routes
 from service.settings import Settings
 from service.store.connection import (
@@ -119,6 +119,7 @@ def create_app(settings: Settings) -> Gateway:
         jobs.router,
         rollouts.router,
         placement_routes.router,
+        calibrations.router,
         profiles.comparisons,
         status.router,
         problems.router,
@@ -165,6 +166,7 @@ def _services(settings: Settings, metrics: Metrics, cache: RepresentationCache) 
         ),
         metrics=metrics,
         rollout_pool=rollout_pool,
+        placement_pool=placement_pool,
         parsing_pool=parsing_pool,
         pools=[rollout_pool, placement_pool, reading_pool, parsing_pool],
     )

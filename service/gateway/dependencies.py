@@ -141,6 +141,7 @@ class Services:
     Attributes:
         place: orders chunks (`answers.placements`).
         rollout_pool: for rollouts, which take up to seconds.
+        placement_pool: for large placements and for calibrations.
         parsing_pool: for long request bodies.
         pools: all pools, to be closed at the end.
     """
@@ -152,6 +153,7 @@ class Services:
     representations: Representations
     metrics: Metrics
     rollout_pool: Pool
+    placement_pool: Pool
     parsing_pool: Pool
     pools: list[Pool]
     waits: OpenWaits = field(default_factory=OpenWaits)

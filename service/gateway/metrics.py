@@ -22,6 +22,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from lacuna.contract.placements import PlacementResponse
 from lacuna.contract.profiles import DeadZone, ProfileSummary
 from service.store.monitoring import COUNTERS, StoreMetrics
 from service.store.monitoring import Histogram as StoreHistogram
@@ -46,6 +47,7 @@ _HISTOGRAMS = {
 NEWEST: Final = 100
 """How many of the newest profiles are read."""
 _MAX_MODELS: Final = 50
+_GAINS = (-0.1, -0.05, -0.02, 0, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
@@ -98,6 +100,19 @@ class Metrics:
         def child(method: str, route: str, status: int) -> tuple[_Countable, _Observable]:
             return requests.labels(method, route, str(status)), seconds.labels(route)
 
+        self._placements = Counter(
+            "lacuna_placements",
+            "Placements answered, by strategy and by what was advised.",
+            ("strategy", "decision"),
+            registry=self.registry,
+        )
+        self._placement_gain = Histogram(
+            "lacuna_placement_gain",
+            "Gain of the judged order over the caller's, as a fraction.",
+            ("decision",),
+            buckets=_GAINS,
+            registry=self.registry,
+        )
         self._child = child
         self._submissions = submissions
 
@@ -106,6 +121,13 @@ class Metrics:
         count, histogram = self._child(method if method in _METHODS else "other", route, status)
         count.inc()
         histogram.observe(seconds)
+
+    def placement(self, answer: PlacementResponse) -> None:
+        """Count one placement: what was advised, and the gain where it has an interval."""
+        decision = answer.advice.decision
+        self._placements.labels(answer.strategy, decision).inc()
+        if answer.gain.given is not None and answer.gain.given.low is not None:
+            self._placement_gain.labels(decision).observe(answer.gain.given.value)
 
     def submission(self, outcome: str) -> None:
         """Count one accepted profile request: cached, joined or created."""

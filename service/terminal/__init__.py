@@ -3,9 +3,10 @@
 Exit statuses: 0 done; 1 the job failed or was refused; 2 wrong usage; 3 the service did not start
 or cannot be reached; 130 Ctrl-C. Results go to stdout, everything else to stderr.
 
-`rollout`, `place` along a file or a density, and `compare` and `show` of files are computed here.
-What needs stored profiles or models asks the service that `--server` or LACUNA_SERVER names, or
-starts one. Each command imports its own needs when it runs, so that no command waits for another's.
+`rollout`, `calibrate`, `place` along a file or a density, and `compare` and `show` of files are
+computed here. What needs stored profiles or models asks the service that `--server` or
+LACUNA_SERVER names, or starts one. Each command imports its own needs when it runs, so that no
+command waits for another's.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from service.terminal import place, profile, rollout, run, stored
+from service.terminal import calibrate, place, profile, rollout, run, stored
 from service.terminal.common import Group, out
 
 __all__ = ["app", "main"]
@@ -31,6 +32,7 @@ app = typer.Typer(
 _COMMANDS: dict[str, Callable[..., None]] = {
     "profile": profile.measure_profile,
     "place": place.place_chunks,
+    "calibrate": calibrate.calibrate_scores,
     "rollout": rollout.compute_rollout,
     "compare": stored.compare_profiles,
     "profiles": stored.list_profiles,

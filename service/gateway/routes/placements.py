@@ -23,5 +23,8 @@ router = APIRouter(prefix="/v1/placements", tags=["placements"])
 async def place(
     body: Annotated[PlacementRequest, Depends(body_of(PlacementRequest))], services: ServicesHere
 ) -> PlacementResponse:
-    """The order in which the model listens most to what matters, and what that is worth."""
-    return await services.place(body)
+    """The order of the chunks, whether another one than the caller's is worth it, and how sure that
+    is."""
+    answer = await services.place(body)
+    services.metrics.placement(answer)
+    return answer

@@ -108,11 +108,12 @@ def test_a_tie_is_kept() -> None:
     assert found.decision == "keep"
 
 
-def test_theory_on_trained_weights_is_undecided_with_the_reason() -> None:
+def test_a_curve_that_cannot_be_relied_on_is_undecided_with_the_reason() -> None:
     curves = exact(recency())
-    found = advise(problem(curves, LENGTHS, FALLING), curves, theory_only=True)
+    found = advise(problem(curves, LENGTHS, FALLING), curves, unsure="measure the model")
     assert found.decision == "undecided"
-    assert "measure the model" in found.reason
+    assert found.reason == "measure the model"
+    assert found.proposed.tolist() != [0, 1, 2, 3, 4]
     assert found.order.tolist() == [0, 1, 2, 3, 4]
 
 

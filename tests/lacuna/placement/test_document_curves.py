@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lacuna.placement.document_curves import MAX_ROWS, at_depths, exact, prepare
+from lacuna.placement.document_curves import MAX_ROWS, at_depths, exact, of_masses, prepare
 from lacuna.placement.problem import OrderProblem
 from lacuna.theory.curve import cumulative
 
@@ -105,3 +105,41 @@ def test_one_curve_has_no_folds() -> None:
 def test_bad_curves_are_refused(curves: np.ndarray) -> None:
     with pytest.raises(ValueError, match="curve"):
         prepare(curves)
+
+
+@pytest.mark.parametrize("anchored", [True, False])
+@pytest.mark.parametrize("prompt", [16, 100, 1000])
+def test_at_every_boundary_is_the_stretched_curve(prompt: int, *, anchored: bool) -> None:
+    curve = documents(1, 100)[0]
+    known = exact(curve, anchored=anchored)
+    np.testing.assert_allclose(known.at(prompt), cumulative(curve, prompt, anchored=anchored))
+
+
+@pytest.mark.parametrize("length", [40, 60, 64, 256])
+def test_masses_of_intervals_read_like_tokens_without_the_sink(length: int) -> None:
+    """A sink on token 0 moves nothing, and each document stays one document."""
+    rng = np.random.default_rng(length)
+    tokens = np.repeat(rng.lognormal(0, 0.2, (8, min(60, length))), 1, axis=1)
+    bins = tokens.shape[1]
+    edges = np.linspace(0, length, bins + 1)
+    density = np.stack(
+        [np.interp(np.arange(length) + 0.5, (edges[1:] + edges[:-1]) / 2, row) for row in tokens]
+    )
+    density[:, 0] = density[:, 1]
+    shares = density / density.sum(axis=1, keepdims=True)
+    sunk = density.copy()
+    sunk[:, 0] += 0.3 * density.sum(axis=1)
+    sunk /= sunk.sum(axis=1, keepdims=True)
+
+    def masses(rows: np.ndarray) -> np.ndarray:
+        whole = np.concatenate([np.zeros((8, 1)), np.cumsum(rows, axis=1)], axis=1)
+        at = np.arange(length + 1.0)
+        return np.diff(np.stack([np.interp(edges, at, row) for row in whole]), axis=1)
+
+    known = of_masses(masses(sunk), sunk[:, 0], length)
+    plain = prepare(masses(shares), length=length, skip=0)
+    assert known.documents == 8
+    assert known.length == length
+    # A first interval of one token and a bit holds the next token's density only.
+    near = 0.01 if length == 64 else 2e-3
+    np.testing.assert_allclose(known.cumulative, plain.cumulative, atol=near)

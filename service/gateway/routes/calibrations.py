@@ -1,0 +1,31 @@
+"""/v1/calibrations: from a retriever's scores to probabilities."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+
+from lacuna.contract.calibrations import Calibration, CalibrationRequest
+from service.answers.calibrations import calibrate
+from service.gateway.bodies import body_of, openapi_body
+from service.gateway.dependencies import ServicesHere
+from service.gateway.problems import problem_responses
+
+router = APIRouter(prefix="/v1/calibrations", tags=["placements"])
+
+
+@router.post(
+    "",
+    summary="Calibrate scores",
+    openapi_extra=openapi_body(CalibrationRequest),
+    responses=problem_responses(401, 408, 413, 415, 422, 429),
+)
+async def fit(
+    body: Annotated[CalibrationRequest, Depends(body_of(CalibrationRequest))],
+    services: ServicesHere,
+) -> Calibration:
+    """A map from scores to probabilities, fitted on chunks that are known to hold the answer or
+    not, with its reliability on questions that it did not see. Nothing is stored: pass the answer
+    back as `calibration` of a placement."""
+    return await services.placement_pool.run(calibrate, body)
