@@ -188,7 +188,8 @@ def test_functions_that_the_theory_page_names_exist() -> None:
     text = (ROOT / "docs" / "theory.md").read_text()
     named = re.findall(r"`([a-z_]+)\.([A-Za-z_]+)(?:\([^`]*\))?`", text)
     assert len(named) > 30
+    folders = [ROOT / "lacuna" / name for name in ("theory", "evidence", "placement")]
     for module, name in named:
-        source = ROOT / "service" / "theory" / f"{module}.py"
-        if source.exists():
-            assert re.search(rf"^(def|class) {name}\b|\b{name}\b", source.read_text(), re.MULTILINE)
+        sources = [folder / f"{module}.py" for folder in folders]
+        text = "".join(source.read_text() for source in sources if source.exists())
+        assert re.search(rf"^(def|class) {name}\b", text, re.MULTILINE), f"{module}.{name}"

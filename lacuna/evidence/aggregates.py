@@ -90,7 +90,7 @@ def _documents(norms: npt.ArrayLike) -> F64:
         raise ValueError(f"norms must be documents x positions, not of shape {rows.shape}")
     if not np.isfinite(rows).all() or (rows < 0).any():
         raise ValueError("gradient norms must be finite and at least 0")
-    rows = rows[rows.max(axis=1) > 0]
+    rows = np.asarray(rows[rows.max(axis=1) > 0])
     if len(rows) == 0:
         raise ValueError("no document has any influence: every gradient norm is 0")
     return rows
