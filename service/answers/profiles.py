@@ -291,7 +291,7 @@ def refuse_too_costly(request: ProfileRequest, limit: float, queue: str = "cpu")
     asked = estimated_cost(request)
     if asked <= limit:
         return
-    count, length = request.documents.count, request.sequence_length
+    count, length = request.documents.limit, request.sequence_length
     documents = _largest(count, lambda k: estimated_cost(_with(request, k, length)) <= limit)
     tokens = _largest(length, lambda n: estimated_cost(_with(request, count, n)) <= limit)
     one = _largest(length, lambda n: estimated_cost(_with(request, 1, n)) <= limit)
