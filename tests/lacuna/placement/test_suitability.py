@@ -8,14 +8,15 @@ import pytest
 
 from lacuna.contract.placements import PlacementRequest
 from lacuna.contract.profiles import ProfileSummary
-from service.answers.placements import by_suitability
+from lacuna.placement.suitability import by_suitability
 
 
 def summary(name: str, **changes: Any) -> ProfileSummary:
     fields = {
         "id": name.ljust(32, "0"), "model": "owner/name", "revision": "r2",
         "weights": "pretrained", "sequence_length": 256, "objective": "argmax_probability",
-        "documents": 16, "shape": "flat", "dead_zone": None, "primacy_mass": 0.1,
+        "documents": 16, "shape": "flat", "dead_zone": None, "dead_zone_verdict": "none",
+        "primacy_mass": 0.1,
         "recency_mass": 0.1, "created_at": "2026-01-01T00:00:00Z",
     }  # fmt: skip
     return ProfileSummary.model_validate({**fields, **changes})
@@ -41,10 +42,10 @@ def test_the_newest_of_equals() -> None:
         {"positional_encoding": "off"},
         {"documents_source": "random_tokens"},
         {"documents": 1},
-        {"documents": 2},
+        {"documents": 11},
         {"objective": "target_logprob"},
         {"documents_source": "inline"},
-        {"documents_source": "inline", "documents": 64, "needle": True},
+        {"documents_source": "inline", "documents": 64},
         {"sequence_length": 64},
         {"sequence_length": 1_024},
     ],
@@ -64,13 +65,6 @@ def test_lengths_within_the_same_power_of_two_are_alike() -> None:
 
 def test_as_many_documents_but_for_a_few_are_alike() -> None:
     assert best(summary("a", documents=16), summary("b", documents=20)) == "a"
-
-
-def test_the_needle_curve_is_preferred_unless_another_is_asked_for() -> None:
-    both = summary("a"), summary("b", needle=True)
-    assert best(*both) == "b"
-    assert best(*both, source="needle") == "b"
-    assert best(*both, source="measured") == "a"
 
 
 def test_the_prompts_length_counts_everything_that_stands_in_it() -> None:
