@@ -77,12 +77,11 @@ def test_every_option_reaches_the_request_and_wins_over_it(lacuna: Any) -> None:
         "separator_tokens": 3, "max_tokens": 500, "max_chunks": 3,
     }  # fmt: skip
     flags = [part for k, v in options.items() for part in (f"--{k.replace('_', '-')}", str(v))]
-    result = lacuna(
-        "place", json.dumps(request), "--density", LISTED, "--lower-is-better", "--json", *flags
-    )
+    chosen = ("--scale", "distance", "--strategy", "optimal")
+    result = lacuna("place", json.dumps(request), "--density", LISTED, *chosen, "--json", *flags)
     assert result.exit_code == 0, result.stderr
     answer = json.loads(result.stdout)
-    assert answer == expected(**options, higher_is_better=False)
+    assert answer == expected(**options, relevance_scale="distance", strategy="optimal")
     assert len(answer["dropped"]) == 1
 
 
@@ -114,8 +113,9 @@ def test_ids_alone_still_say_what_is_missing_and_what_to_doubt(lacuna: Any) -> N
     request = {"architecture": {"layers": 4, "heads": 4}, "chunks": CHUNKS}
     result = lacuna("place", json.dumps(request), "--ids", "--max-chunks", "3")
     assert len(result.stdout.splitlines()) == 3
-    dropped, doubt = result.stderr.splitlines()
-    assert dropped == "lacuna: did not fit: d"
+    dropped, undecided, doubt = result.stderr.splitlines()
+    assert dropped == "lacuna: dropped: d (only 3 may stay)"
+    assert undecided.startswith("lacuna: undecided: the curve comes from the architecture alone")
     assert doubt.startswith("lacuna: confidence: low (computed from the architecture alone")
 
 
@@ -156,11 +156,13 @@ def test_the_table_says_what_the_answer_says(lacuna: Any) -> None:
     assert longest[6] == 12 * "█"
     assert longest == max(rows, key=lambda row: float(row[5]))
     for words in (
-        f"{answer['gain']['given']:+.1%} over the given order",
-        f"{answer['gain']['relevance_first']:+.1%} over most relevant first",
-        f"{answer['gain']['zigzag']:+.1%} over zigzag",
+        f"advice: {answer['advice']['decision']}: {answer['advice']['reason']}",
+        f"{answer['gain']['given']['value']:+.1%} over your order",
+        f"{answer['gain']['relevance_first']['value']:+.1%} over most relevant first",
+        f"{answer['gain']['zigzag_best_last']['value']:+.1%} over zigzag, best last",
+        "relevance: by rank: how often the chunk of each rank holds the answer; lengths do not",
         "confidence: medium (the curve is the caller's own)",
-        f"did not fit: {answer['dropped'][0]}",
+        f"dropped: {answer['dropped'][0]['id']} (only 3 may stay)",
     ):
         assert words in result.stdout
 
@@ -241,6 +243,10 @@ BAD_OPTIONS = {
     "silence": (["--density", "0,0"], 2, "--density is zero everywhere"),
     "below a bound": (["--density", "1", "--prefix-tokens", "-1"], 2, "--prefix-tokens: Input"),
     "an unknown name": (["--density", "1", "--objective", "x"], 2, "--objective: must be"),
+    "an unknown scale": (["--density", "1", "--scale", "cosine"], 2, "--scale: must be"),
+    "an unknown strategy": (["--density", "1", "--strategy", "x"], 2, "--strategy: must be"),
+    "neither number nor auto": (["--density", "1", "--max-chunks", "few"], 2, "--max-chunks"),
+    "no calibration": (["--density", "1", "--calibration", "none.json"], 2, "none.json"),
     "two forms": (["--density", "1", "--ids", "--json"], 2, "exclude each other"),
     "no such file": (["--profile", "nowhere.json"], 2, "nowhere.json: No such file"),
     "a folder": (["--profile", "."], 2, "cannot read .: Is a directory"),
