@@ -1,6 +1,5 @@
 """Distances against scipy, and the figures that were published."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -81,16 +80,10 @@ def test_the_published_figures_of_bloom_176b(published: dict[str, np.ndarray]) -
 
 
 @pytest.fixture
-def published(reference_dir: Path) -> dict[str, np.ndarray]:
-    path = reference_dir / "bloom176b_fineweb_256.csv"
+def published(reference: Path) -> dict[str, np.ndarray]:
+    path = reference / "bloom176b_fineweb_256.csv"
     if not path.exists():
         pytest.skip(f"no published curves: {path.name} is not in the reference directory")
     table = np.genfromtxt(path, delimiter=",", names=True)
     # Read off a vector figure: values of 0 come out as -1e-9.
     return {name: np.clip(table[name], 0, None) for name in table.dtype.names}
-
-
-@pytest.fixture
-def reference_dir() -> Path:
-    default = Path(__file__).parents[3].parent / "shared" / "reference"
-    return Path(os.environ.get("LACUNA_REFERENCE_DIR", default))

@@ -37,7 +37,7 @@ def test_refining_and_coming_back_changes_nothing(row: np.ndarray, factor: int) 
     np.testing.assert_allclose(back.influence, curve.influence, rtol=1e-12, atol=1e-300)
 
 
-def test_resampling_keeps_small_masses_exact_beside_large_ones() -> None:
+def test_binning_keeps_small_masses_exact_next_to_large_ones() -> None:
     row = np.full(1000, 1e-18)
     row[0] = 1.0
     np.testing.assert_allclose(Curve(row).bins(500)[1:], 2e-18, rtol=1e-12)
