@@ -21,6 +21,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lacuna.client.cached import CachedPlacer
     from lacuna.client.clients import AsyncClient, Client
     from lacuna.client.errors import (
         JobFailed,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     )
     from lacuna.client.offline import OfflinePlacer
     from lacuna.client.reorder import Reorderer
+    from lacuna.contract.calibrations import Calibration
     from lacuna.contract.jobs import Job
     from lacuna.contract.placements import Chunk, PlacementResponse
     from lacuna.contract.profiles import Comparison, DeadZone, Profile, ProfileSummary
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncClient",
+    "CachedPlacer",
+    "Calibration",
     "Chunk",
     "Client",
     "Comparison",
@@ -60,6 +64,8 @@ __all__ = [
 
 _MODULES = {
     "AsyncClient": "client.clients",
+    "CachedPlacer": "client.cached",
+    "Calibration": "contract.calibrations",
     "Chunk": "contract.placements",
     "Client": "client.clients",
     "Comparison": "contract.profiles",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from haystack import Document, component, default_from_dict, default_to_dict
 from haystack.utils import Secret, deserialize_secrets_inplace
 
-from lacuna.client.clients import DEFAULT_URL, AsyncClient, Client
+from lacuna.client.clients import DEFAULT_URL, Client
 from lacuna.client.offline import OfflinePlacer
-from lacuna.client.reorder import Placer, Reorderer
+from lacuna.client.reorder import OnError, Placer, Reorderer
 
 
 @component
@@ -25,8 +26,9 @@ class LacunaRanker:
         url: str = DEFAULT_URL,
         api_key: Secret | None = None,
         profile_path: str | None = None,
-        timeout: float = 5.0,
-        retries: int = 1,
+        timeout: float = 1.0,
+        on_error: OnError = "keep",
+        fallback_path: str | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
         """Nothing is connected before the first run.
@@ -34,17 +36,21 @@ class LacunaRanker:
         :param url: address of the service.
         :param api_key: if the service asks for one.
         :param profile_path: a saved profile: place without the service.
-        :param timeout: seconds for one request; a service that hangs holds the pipeline that long.
-        :param retries: attempts after the first.
-        :param options: `profile_id` or `model`, and other fields of POST /v1/placements.
+        :param timeout: seconds for one run in all.
+        :param on_error: `keep` keeps the given order with a warning whatever goes wrong, `raise`
+            raises.
+        :param fallback_path: a saved profile that places when the service does not.
+        :param options: `profile_id` or `model`, and other fields of POST /v1/placements. Scores
+            count as `relevance_scale: score`; where a store gives distances, say `distance`.
         """
         self.url = url
         self.api_key = api_key
         self.profile_path = profile_path
         self.timeout = timeout
-        self.retries = retries
+        self.on_error = on_error
+        self.fallback_path = fallback_path
         self.options = dict(options or {})
-        self._offline: OfflinePlacer | None = None
+        self._reorderer: Reorderer | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The arguments of the constructor, for `Pipeline.dumps`."""
@@ -54,7 +60,8 @@ class LacunaRanker:
             api_key=self.api_key.to_dict() if self.api_key else None,
             profile_path=self.profile_path,
             timeout=self.timeout,
-            retries=self.retries,
+            on_error=self.on_error,
+            fallback_path=self.fallback_path,
             options=self.options,
         )
         return saved
@@ -68,56 +75,59 @@ class LacunaRanker:
         return loaded
 
     @component.output_types(documents=list[Document])
-    def run(self, documents: list[Document]) -> dict[str, list[Document]]:
+    def run(self, documents: list[Document], top_k: int | None = None) -> dict[str, list[Document]]:
         """Reorder; the list and its documents are not changed.
 
         :param documents: to reorder.
+        :param top_k: keep the most relevant ones only.
         :returns: `documents`, a new list.
         """
-        offline = self._offline_placer()
-        if offline is not None:
-            return self._ordered(documents, offline)
-        with Client(self.url, **self._settings()) as client:
-            return self._ordered(documents, client)
+        order = self.reorderer().order(*self._read(documents), **_most(top_k))
+        return {"documents": [documents[i] for i in order]}
 
     @component.output_types(documents=list[Document])
-    async def run_async(self, documents: list[Document]) -> dict[str, list[Document]]:
+    async def run_async(
+        self, documents: list[Document], top_k: int | None = None
+    ) -> dict[str, list[Document]]:
         """`run` without blocking.
 
         :param documents: to reorder.
+        :param top_k: keep the most relevant ones only.
         :returns: `documents`, a new list.
         """
-        texts, scores = _read(documents)
-        offline = self._offline_placer()
-        if offline is not None:
-            order = await Reorderer(offline, **self.options).aorder(texts, scores)
-        else:
-            async with AsyncClient(self.url, **self._settings()) as client:
-                order = await Reorderer(client, **self.options).aorder(texts, scores)
+        order = await self.reorderer().aorder(*self._read(documents), **_most(top_k))
         return {"documents": [documents[i] for i in order]}
 
-    def _offline_placer(self) -> OfflinePlacer | None:
-        """Reads the profile at the first run; None where a service places."""
-        if self.profile_path is not None and self._offline is None:
-            self._offline = OfflinePlacer(self.profile_path)
-        return self._offline
+    def _read(self, documents: list[Document]) -> tuple[list[str], list[float | None]]:
+        """Texts and scores; one without text counts as empty unless errors are raised."""
+        for document in documents:
+            if document.content is None:
+                message = f"document {document.id} has no text: only texts can be ranked"
+                if self.on_error == "raise":
+                    raise ValueError(message)
+                warnings.warn(message, RuntimeWarning, stacklevel=3)
+        return [one.content or "" for one in documents], [one.score for one in documents]
 
-    def _ordered(self, documents: list[Document], placer: Placer) -> dict[str, list[Document]]:
-        order = Reorderer(placer, **self.options).order(*_read(documents))
-        return {"documents": [documents[i] for i in order]}
+    def reorderer(self) -> Reorderer:
+        """What places, made at the first run; its `counts` tell what was placed and kept."""
+        if self._reorderer is None:
+            placer: Placer
+            if self.profile_path is not None:
+                placer = OfflinePlacer(self.profile_path)
+            else:
+                key = self.api_key.resolve_value() if self.api_key else None
+                # The reorderer's own limit counts; a second attempt would come after it.
+                placer = Client(self.url, api_key=key, timeout=self.timeout, retries=0)
+            fallback = None if self.fallback_path is None else OfflinePlacer(self.fallback_path)
+            self._reorderer = Reorderer(
+                placer,
+                on_error=self.on_error,
+                timeout=self.timeout,
+                fallback=fallback,
+                **self.options,
+            )
+        return self._reorderer
 
-    def _settings(self) -> dict[str, Any]:
-        return {
-            "api_key": self.api_key.resolve_value() if self.api_key else None,
-            "timeout": self.timeout,
-            "retries": self.retries,
-        }
 
-
-def _read(documents: list[Document]) -> tuple[list[str], list[float | None]]:
-    texts = []
-    for document in documents:
-        if document.content is None:
-            raise ValueError(f"document {document.id} has no text: only texts can be ranked")
-        texts.append(document.content)
-    return texts, [document.score for document in documents]
+def _most(top_k: int | None) -> dict[str, Any]:
+    return {} if top_k is None else {"max_chunks": top_k}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_core.documents import BaseDocumentTransformer, Document
 
 from lacuna.client.errors import Refused
-from lacuna.client.reorder import Placer, Reorderer
+from lacuna.client.reorder import OnError, Placer, Reorderer
 
 SCORE_KEY = "relevance_score"
 
@@ -22,10 +23,11 @@ class LacunaReorder(BaseDocumentTransformer):
         score_key: metadata key of the relevance. The default is `relevance_score`, which rerankers
             write; when no document has that, the given order counts as best first.
         count_tokens: of one text; needed for `max_tokens`.
-        options: `profile_id` or `model`, and other fields of POST /v1/placements.
-
-    Raises:
-        Refused: when documents are transformed, and none has the `score_key` that was given.
+        on_error, timeout, fallback: see `lacuna.Reorderer`. By default nothing is raised when
+            documents are transformed, and it takes a second at most.
+        options: `profile_id` or `model`, and other fields of POST /v1/placements. Scores count as
+            `relevance_scale="score"`, higher is better; where a store gives distances, say
+            `relevance_scale="distance"`.
     """
 
     def __init__(
@@ -34,17 +36,27 @@ class LacunaReorder(BaseDocumentTransformer):
         *,
         score_key: str | None = None,
         count_tokens: Callable[[str], int] | None = None,
+        on_error: OnError = "keep",
+        timeout: float = 1.0,
+        fallback: Placer | None = None,
         **options: Any,
     ) -> None:
         self.score_key = score_key
-        self._reorderer = Reorderer(placer, count_tokens=count_tokens, **options)
+        self.reorderer = Reorderer(
+            placer,
+            count_tokens=count_tokens,
+            on_error=on_error,
+            timeout=timeout,
+            fallback=fallback,
+            **options,
+        )
 
     def transform_documents(
         self, documents: Sequence[Document], **kwargs: Any
     ) -> Sequence[Document]:
         """A new list; neither the sequence nor its documents are changed."""
         documents = list(documents)
-        order = self._reorderer.order(*self._read(documents), **kwargs)
+        order = self.reorderer.order(*self._read(documents), **kwargs)
         return [documents[i] for i in order]
 
     async def atransform_documents(
@@ -52,7 +64,7 @@ class LacunaReorder(BaseDocumentTransformer):
     ) -> Sequence[Document]:
         """`transform_documents` without blocking."""
         documents = list(documents)
-        order = await self._reorderer.aorder(*self._read(documents), **kwargs)
+        order = await self.reorderer.aorder(*self._read(documents), **kwargs)
         return [documents[i] for i in order]
 
     def _read(self, documents: list[Document]) -> tuple[list[str], list[float | None]]:
@@ -61,5 +73,8 @@ class LacunaReorder(BaseDocumentTransformer):
         scores = [document.metadata.get(key) for document in documents]
         if self.score_key is not None and texts and all(score is None for score in scores):
             keys = sorted({name for document in documents for name in document.metadata})
-            raise Refused(f"no document has {key!r} in its metadata; it has {keys}")
+            message = f"no document has {key!r} in its metadata; it has {keys}"
+            if self.reorderer.on_error == "raise":
+                raise Refused(message)
+            warnings.warn(f"{message}: the given order counts", RuntimeWarning, stacklevel=3)
         return texts, scores

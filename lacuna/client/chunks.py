@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from lacuna.client.errors import Refused
 from lacuna.contract import validation
+from lacuna.contract.base import Wire
 from lacuna.contract.errors import InvalidRequest
 from lacuna.contract.placements import MAX_CHUNK_CHARACTERS, MAX_CHUNKS, Chunk
 
@@ -69,10 +70,15 @@ def placement_request(
         Refused: no curve is named, or a chunk is neither a Chunk nor a mapping.
     """
     listed = [_chunk(at, one) for at, one in enumerate(chunks)]
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {name: _plain(value) for name, value in options.items() if value is not None}
     if not {"profile_id", "model", "density", "architecture"} & given.keys():
         raise Refused("give profile_id, model, density or architecture")
     return {**given, "chunks": listed}
+
+
+def _plain(value: Any) -> Any:
+    """A model of the contract, such as a `Calibration`, as JSON has it."""
+    return value.model_dump() if isinstance(value, Wire) else value
 
 
 def _chunk(at: int, given: object) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -17,6 +17,7 @@ from lacuna.client import flows
 from lacuna.client.chunks import placement_request
 from lacuna.client.errors import Refused
 from lacuna.client.flows import Flow, Retries, Send
+from lacuna.contract.calibrations import Calibration
 from lacuna.contract.jobs import Job
 from lacuna.contract.models import ModelCatalogue
 from lacuna.contract.placements import Chunk, PlacementResponse
@@ -60,6 +61,10 @@ class Client:
         self._retries = Retries(retries, longest_wait)
         self._timeout = timeout
         self._http = httpx.Client(**_connection(url, api_key), transport=transport)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        # Pipelines copy their parts; a copy shares the connections, which threads may do too.
+        return self
 
     def __enter__(self) -> Self:
         return self
@@ -146,6 +151,27 @@ class Client:
         request = placement_request(chunks, options)
         return self._run(flows.place_chunks(self._retries, request))
 
+    def calibrate(
+        self,
+        scores: Sequence[float],
+        labels: Sequence[bool],
+        questions: Sequence[str] | None = None,
+        **options: Any,
+    ) -> Calibration:
+        """Fit a calibration: a map from the retriever's scores to probabilities.
+
+        Args:
+            scores: one a chunk.
+            labels: whether the chunk held the answer; at least 20 of each kind.
+            questions: which question each chunk was retrieved for.
+            options: other fields of POST /v1/calibrations, such as `relevance_scale`.
+
+        Returns:
+            Pass it to `place` as `calibration`.
+        """
+        request = _calibration_request(scores, labels, questions, options)
+        return self._run(flows.calibrate(self._retries, request))
+
     def rollout(self, **request: Any) -> RolloutResponse:
         """Theory alone; the fields of POST /v1/rollouts."""
         return self._run(flows.rollout(self._retries, request))
@@ -195,6 +221,9 @@ class AsyncClient:
         self._retries = Retries(retries, longest_wait)
         self._timeout = timeout
         self._http = httpx.AsyncClient(**_connection(url, api_key), transport=transport)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
 
     async def __aenter__(self) -> Self:
         return self
@@ -260,6 +289,17 @@ class AsyncClient:
         request = placement_request(chunks, options)
         return await self._run(flows.place_chunks(self._retries, request))
 
+    async def calibrate(
+        self,
+        scores: Sequence[float],
+        labels: Sequence[bool],
+        questions: Sequence[str] | None = None,
+        **options: Any,
+    ) -> Calibration:
+        """See `Client.calibrate`."""
+        request = _calibration_request(scores, labels, questions, options)
+        return await self._run(flows.calibrate(self._retries, request))
+
     async def rollout(self, **request: Any) -> RolloutResponse:
         """See `Client.rollout`."""
         return await self._run(flows.rollout(self._retries, request))
@@ -290,6 +330,21 @@ class AsyncClient:
         except StopIteration as stop:
             result: T = stop.value
             return result
+
+
+def _calibration_request(
+    scores: Sequence[float],
+    labels: Sequence[bool],
+    questions: Sequence[str] | None,
+    options: dict[str, Any],
+) -> dict[str, Any]:
+    asked = {} if questions is None else {"questions": list(questions)}
+    return {
+        "scores": [float(score) for score in scores],
+        "labels": [bool(label) for label in labels],
+        **asked,
+        **options,
+    }
 
 
 def _connection(url: str, api_key: str | None) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from lacuna.client.errors import (
     is_retryable,
 )
 from lacuna.contract.base import Wire
+from lacuna.contract.calibrations import Calibration
 from lacuna.contract.jobs import Job
 from lacuna.contract.models import ModelCatalogue
 from lacuna.contract.placements import PlacementResponse
@@ -258,6 +259,12 @@ def place_chunks(retries: Retries, request: Json) -> Flow[PlacementResponse]:
     """POST /v1/placements."""
     response = yield from retries.send(Send("POST", "/v1/placements", request))
     return _read(PlacementResponse, response)
+
+
+def calibrate(retries: Retries, request: Json) -> Flow[Calibration]:
+    """POST /v1/calibrations."""
+    response = yield from retries.send(Send("POST", "/v1/calibrations", request))
+    return _read(Calibration, response)
 
 
 def rollout(retries: Retries, request: Json) -> Flow[RolloutResponse]:

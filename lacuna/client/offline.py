@@ -61,16 +61,28 @@ class OfflinePlacer:
         ):
             raise Refused(f"this file holds profile {self.profile_id}, not {named}")
         options = {name: value for name, value in options.items() if name not in named}
-        body = placement_request(chunks, {**options, "profile_id": self.profile_id})
+        request = parse_request(chunks, {**options, "profile_id": self.profile_id})
         try:
-            request = PlacementRequest.model_validate_json(to_json(body))
             if request.source not in self._curves:
                 self._curves[request.source] = curve_of(request, self._profile)
             return place_along(request, self._curves[request.source])
-        except ValidationError as error:
-            raise Refused(_first_fault(error)) from error
         except LacunaError as error:
             raise Refused.of_error(error) from error
+
+
+def parse_request(
+    chunks: Iterable[Chunk | Mapping[str, Any]], options: Mapping[str, Any]
+) -> PlacementRequest:
+    """The request of these chunks and options, checked as the service checks it.
+
+    Raises:
+        Refused: the service would refuse it too.
+    """
+    body = placement_request(chunks, options)
+    try:
+        return PlacementRequest.model_validate_json(to_json(body))
+    except ValidationError as error:
+        raise Refused(_first_fault(error)) from error
 
 
 def curve_of(request: PlacementRequest, profile: Profile | None = None) -> PlacementCurve:

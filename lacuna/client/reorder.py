@@ -1,24 +1,34 @@
-"""What the reorderers of all libraries share: texts and scores in, an order out."""
+"""What the reorderers of all libraries share: texts and scores in, an order out.
+
+A reorderer stands in the path of every question, so by default it never raises and takes at most a
+second: it gives the order of a fallback, else the order that it was given, and counts why.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import queue
+import threading
 import warnings
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+from lacuna.client.breaker import Breaker
 from lacuna.client.clients import AsyncClient
 from lacuna.client.errors import Refused, ServiceAway
+from lacuna.client.offline import OfflinePlacer
 from lacuna.contract.placements import Chunk, PlacementResponse
 
 __all__ = ["Placer", "Reorderer", "estimate_tokens", "relevances"]
 
 _BYTES_PER_TOKEN = 4
+OnError = Literal["keep", "raise"]
 
 
 class Placer(Protocol):
-    """What places chunks: a `Client`, an `AsyncClient` or an `OfflinePlacer`."""
+    """What places chunks: a `Client`, an `AsyncClient`, a `CachedPlacer` or an `OfflinePlacer`."""
 
     def place(
         self, chunks: Iterable[Chunk | Mapping[str, Any]], **options: Any
@@ -27,20 +37,28 @@ class Placer(Protocol):
 
 
 class Reorderer:
-    """Orders texts by relevance along a model's curve.
+    """Orders texts by relevance along a model's curve. It may be deep-copied and shared by threads.
 
     Args:
-        placer: a `Client`, an `AsyncClient` (then only `aorder` works) or an `OfflinePlacer`.
+        placer: a `Client`, an `AsyncClient` (then only `aorder` works), a `CachedPlacer` or an
+            `OfflinePlacer`.
         count_tokens: of one text. Without it lengths are estimated from bytes, which is enough to
             order chunks but not to keep a budget: `max_tokens` needs the function.
+        on_error: `keep` gives the order of `fallback`, else the given one, with a `RuntimeWarning`,
+            whatever goes wrong: no service, no profile, a key that changed, the page of a proxy, a
+            missing score. `raise` raises.
+        timeout: seconds for one order in all, retries included.
+        fallback: places when `placer` fails, as an `OfflinePlacer` can.
         options: `profile_id`, `model` or `density`, and other fields of POST /v1/placements.
 
-    When the service is away, the given order is kept, with a `RuntimeWarning`. All other errors
-    are raised: they are mistakes that would go unnoticed otherwise. The client decides how long a
-    service that hangs may hold a request: `Client(url, timeout=2, retries=0)` waits two seconds.
+    After three failures in a row the placer is left alone for 30 seconds.
+
+    Attributes:
+        counts: how often an order was `placed`, came from the `fallback`, or was `kept` after an
+            error; and, of these, by the reason: the error's code, `timeout` or `breaker_open`.
 
     Raises:
-        Refused: `max_tokens` without `count_tokens`.
+        Refused: `max_tokens` without `count_tokens`, when it is made.
     """
 
     def __init__(
@@ -48,6 +66,9 @@ class Reorderer:
         placer: Placer,
         *,
         count_tokens: Callable[[str], int] | None = None,
+        on_error: OnError = "keep",
+        timeout: float = 1.0,
+        fallback: Placer | None = None,
         **options: Any,
     ) -> None:
         if options.get("max_tokens") is not None and count_tokens is None:
@@ -56,7 +77,15 @@ class Reorderer:
             )
         self._placer = placer
         self._count = count_tokens or estimate_tokens
+        self.on_error: OnError = on_error
+        self._timeout, self._fallback = timeout, fallback
         self._options = options
+        self._breaker = Breaker()
+        self.counts: Counter[str] = Counter()
+
+    def count(self, text: str) -> int:
+        """Tokens of a text, counted or estimated."""
+        return int(self._count(text))
 
     def order(
         self, texts: Sequence[str], scores: Sequence[float | None], **options: Any
@@ -67,17 +96,17 @@ class Reorderer:
             scores: one for each text, or None for all of them: see `relevances`.
             options: fields of POST /v1/placements, over those of the constructor.
         """
-        if isinstance(self._placer, AsyncClient):
-            raise Refused("an AsyncClient serves async calls only: give a Client")
-        chunks, options = self._request(texts, scores, options)
-        if len(chunks) < 2 and not _has_budget(options):
-            return list(range(len(texts)))
         try:
-            placed = self._placer.place(chunks, **options)
-        except ServiceAway as error:
-            return _given_order(error, len(texts))
-        assert isinstance(placed, PlacementResponse)
-        return [int(name) for name in placed.order]
+            if isinstance(self._placer, AsyncClient):
+                raise Refused("an AsyncClient serves async calls only: give a Client")
+            chunks, options = self._request(texts, scores, options)
+            if len(chunks) < 2 and not _has_budget(options):
+                return list(range(len(texts)))
+            self._may_try()
+            placed = self._within(chunks, options)
+        except Exception as error:
+            return self._failed(error, texts, scores, options)
+        return self._placed(placed)
 
     async def aorder(
         self, texts: Sequence[str], scores: Sequence[float | None], **options: Any
@@ -85,36 +114,142 @@ class Reorderer:
         """`order` without blocking: awaits an `AsyncClient`, runs others in a thread."""
         if not isinstance(self._placer, AsyncClient):
             return await asyncio.to_thread(self.order, texts, scores, **options)
-        chunks, options = self._request(texts, scores, options)
-        if len(chunks) < 2 and not _has_budget(options):
-            return list(range(len(texts)))
         try:
-            placed = await self._placer.place(chunks, **options)
-        except ServiceAway as error:
-            return _given_order(error, len(texts))
-        return [int(name) for name in placed.order]
+            chunks, options = self._request(texts, scores, options)
+            if len(chunks) < 2 and not _has_budget(options):
+                return list(range(len(texts)))
+            self._may_try()
+            placed = await self._awaited(self._placer, chunks, options)
+        except Exception as error:
+            return await asyncio.to_thread(self._failed, error, texts, scores, options)
+        return self._placed(placed)
 
     def _request(
         self, texts: Sequence[str], scores: Sequence[float | None], options: Mapping[str, Any]
     ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Chunks, named by their index, and the other fields of POST /v1/placements."""
+        found = relevances(scores, len(texts))
         chunks = [
-            {"id": str(i), "tokens": int(self._count(text)), "relevance": relevance}
-            for i, (text, relevance) in enumerate(
-                zip(texts, relevances(scores, len(texts)), strict=True)
-            )
+            {"id": str(i), "tokens": self.count(text), "relevance": relevance}
+            for i, (text, relevance) in enumerate(zip(texts, found, strict=True))
         ]
         fields = {**self._options, **options}
         if all(score is None for score in scores):
-            # These relevances are made from the order, and larger is better, whatever the caller's
-            # own scores mean when there are some.
-            fields.pop("higher_is_better", None)
+            # Ranks, whatever the caller's own scores mean when there are some.
+            fields["relevance_scale"] = "rank"
+            fields.pop("calibration", None)
         return chunks, fields
+
+    def _may_try(self) -> None:
+        if not self._breaker.may_try():
+            raise _BreakerOpenError
+
+    def _within(
+        self, chunks: list[dict[str, Any]], options: Mapping[str, Any]
+    ) -> PlacementResponse:
+        """The placer's answer, or TimeoutError.
+
+        In a thread of its own unless there is nothing to wait for: looking up a name, connecting
+        and reading each have a limit of their own in httpx, and none is for all of them together.
+        """
+        if isinstance(self._placer, OfflinePlacer):
+            return self._placer.place(chunks, **options)
+        answers: queue.SimpleQueue[PlacementResponse | BaseException] = queue.SimpleQueue()
+
+        def ask() -> None:
+            try:
+                found = self._placer.place(chunks, **options)
+                assert isinstance(found, PlacementResponse)
+                answers.put(found)
+            except BaseException as error:
+                answers.put(error)
+
+        threading.Thread(target=ask, daemon=True, name="lacuna-reorder").start()
+        try:
+            answer = answers.get(timeout=self._timeout)
+        except queue.Empty:
+            answer = TimeoutError(f"no answer within {self._timeout:g} s")
+        if isinstance(answer, BaseException):
+            self._note(answer)
+            raise answer
+        return answer
+
+    async def _awaited(
+        self, placer: AsyncClient, chunks: list[dict[str, Any]], options: Mapping[str, Any]
+    ) -> PlacementResponse:
+        """The placer's answer, or TimeoutError."""
+        try:
+            return await asyncio.wait_for(placer.place(chunks, **options), self._timeout)
+        except TimeoutError:
+            self._breaker.failed()
+            raise TimeoutError(f"no answer within {self._timeout:g} s") from None
+        except Exception as error:
+            self._note(error)
+            raise
+
+    def _note(self, error: BaseException) -> None:
+        """Tell the breaker, unless the request itself is at fault: the next one may be fine."""
+        if not (isinstance(error, Refused) and error.code == "invalid_request"):
+            self._breaker.failed()
+
+    def _placed(self, placed: PlacementResponse) -> list[int]:
+        self._breaker.succeeded()
+        self.counts["placed"] += 1
+        return [int(name) for name in placed.order]
+
+    def _failed(
+        self,
+        error: Exception,
+        texts: Sequence[str],
+        scores: Sequence[float | None],
+        options: Mapping[str, Any],
+    ) -> list[int]:
+        """The order after an error, which is counted."""
+        if self.on_error == "raise":
+            raise error if not isinstance(error, _BreakerOpenError) else ServiceAway(_reason(error))
+        self.counts[_code(error)] += 1
+        if self._fallback is not None:
+            try:
+                chunks, fields = self._request(texts, scores, options)
+                placed = self._fallback.place(chunks, **_without_curve(fields))
+                assert isinstance(placed, PlacementResponse)
+                self.counts["fallback"] += 1
+                return [int(name) for name in placed.order]
+            except Exception as second:
+                error = second
+        self.counts["kept"] += 1
+        warnings.warn(
+            f"Lacuna keeps the given order: {_reason(error)}", RuntimeWarning, stacklevel=3
+        )
+        return list(range(len(texts)))
+
+
+class _BreakerOpenError(Exception):
+    """The placer failed several times in a row and is left alone for a while."""
+
+
+def _code(error: Exception) -> str:
+    if isinstance(error, _BreakerOpenError):
+        return "breaker_open"
+    if isinstance(error, TimeoutError):
+        return "timeout"
+    return str(getattr(error, "code", type(error).__name__))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, _BreakerOpenError):
+        return "it failed several times in a row and is left alone for a while"
+    return str(error) or type(error).__name__
+
+
+def _without_curve(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Options for a fallback, which has a profile of its own."""
+    origin = ("profile_id", "model", "density", "architecture", "allow_theory", "source")
+    return {name: value for name, value in fields.items() if name not in origin}
 
 
 def relevances(scores: Sequence[float | None], count: int) -> list[float]:
-    """Scores as they are. Without any, the list's own order as a retriever gives it: best first,
-    discounted as 1 / log2(rank + 1), rank 1 being the first.
+    """Scores as they are. Without any, ranks: 1 for the first, as a retriever gives its results.
 
     Raises:
         Refused: some are missing, or one is not finite: guessing would make a chunk without a
@@ -122,7 +257,7 @@ def relevances(scores: Sequence[float | None], count: int) -> list[float]:
     """
     known = [score for score in scores if score is not None]
     if not known:
-        return [1 / math.log2(rank + 2) for rank in range(count)]
+        return [float(rank + 1) for rank in range(count)]
     if len(known) < count:
         missing = [i for i, score in enumerate(scores) if score is None]
         raise Refused(f"documents {missing} have no score, others have: score all or none")
@@ -141,8 +276,3 @@ def estimate_tokens(text: str) -> int:
 def _has_budget(options: Mapping[str, Any]) -> bool:
     """Whether even a single text may be dropped."""
     return options.get("max_tokens") is not None or options.get("max_chunks") is not None
-
-
-def _given_order(error: ServiceAway, count: int) -> list[int]:
-    warnings.warn(f"Lacuna is away, the given order is kept: {error}", RuntimeWarning, stacklevel=4)
-    return list(range(count))

@@ -13,6 +13,8 @@ import httpx
 import pytest
 
 from lacuna import AsyncClient, Client
+from lacuna.client.offline import curve_of, place_along
+from lacuna.contract.placements import PlacementRequest
 
 Handler = Callable[[httpx.Request], httpx.Response]
 
@@ -29,20 +31,14 @@ def example(name: str) -> dict[str, Any]:
 def placed(request: httpx.Request) -> httpx.Response:
     """Reverses the chunks: an order that no client makes up by itself."""
     body = json.loads(request.content)
-    chunks = body["chunks"][::-1]
-    dropped = chunks[body["max_chunks"] :] if body.get("max_chunks") else []
-    chunks = [chunk for chunk in chunks if chunk not in dropped]
-    placements = [
-        {"id": c["id"], "offset": 0, "tokens": c["tokens"], "visibility": 1.0, "mass": 0.1,
-         "in_dead_zone": False}
-        for c in chunks
-    ]  # fmt: skip
-    answer = {
-        **example("post_v1_placements"), "order": [c["id"] for c in chunks],
-        "placements": placements, "dropped": [c["id"] for c in dropped],
-        "new_in_some_later_version": 1,
-    }  # fmt: skip
-    return httpx.Response(200, json=answer)
+    kept = body["chunks"][::-1][: body.get("max_chunks")]
+    chunks = [
+        {"id": chunk["id"], "tokens": chunk["tokens"], "relevance": 1.0, "pinned": place}
+        for place, chunk in enumerate(kept)
+    ]
+    asked = PlacementRequest.model_validate({"density": [1.0], "chunks": chunks})
+    answer = json.loads(place_along(asked, curve_of(asked)).model_dump_json())
+    return httpx.Response(200, json={**answer, "new_in_some_later_version": 1})
 
 
 def away(request: httpx.Request) -> httpx.Response:

@@ -346,11 +346,13 @@ def test_a_profile_is_exported_as_it_is_sent(call: Call) -> None:
         assert script.seen[0].url.path == f"/v1/profiles/{'a' * 32}.{form}"
 
 
-def test_listing_follows_the_cursor(call: Call) -> None:
+def test_listing_follows_the_cursor(call: Call, profile: Profile) -> None:
+    verdict = json.loads(profile.model_dump_json())["dead_zone_verdict"]
     row = {
         "id": "a" * 32, "model": "gpt2", "revision": None, "weights": "pretrained",
         "sequence_length": 8, "objective": "jacobian", "documents": 2, "shape": "flat",
-        "dead_zone": None, "primacy_mass": 0.1, "recency_mass": 0.1, "created_at": "",
+        "dead_zone": None, "dead_zone_verdict": verdict, "primacy_mass": 0.1,
+        "recency_mass": 0.1, "created_at": "",
     }  # fmt: skip
     script = Script(
         ok({"items": [row] * 100, "next": "c1"}), ok({"items": [row] * 20, "next": None})

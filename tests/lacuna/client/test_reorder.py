@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import json
+import threading
+import time
 from typing import Any
 
 import httpx
 import pytest
 
-from lacuna import LacunaError, Refused, Reorderer
+from lacuna import AsyncClient, LacunaError, Reorderer
 from lacuna.client.reorder import estimate_tokens, relevances
 
 
 def test_scores_are_taken_as_they_are_or_from_the_order() -> None:
     assert relevances([0.3, -1.0], 2) == [0.3, -1.0]
     ranked = relevances([None, None, None], 3)
-    assert ranked == sorted(ranked, reverse=True)
-    assert len(set(ranked)) == 3
+    assert ranked == [1.0, 2.0, 3.0]
     assert relevances([], 0) == []
 
 
@@ -53,21 +56,19 @@ def test_order_and_counts(client: Any, reversing: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("higher_is_better", [True, False])
-def test_made_up_scores_are_never_distances(
-    client: Any, reversing: Any, higher_is_better: bool
-) -> None:
+def test_without_scores_the_order_given_is_a_ranking(client: Any, reversing: Any) -> None:
     seen: list[Any] = []
 
     def handler(request: httpx.Request) -> httpx.Response:
         seen.append(json.loads(request.content))
         return reversing(request)
 
-    reorderer = Reorderer(client(handler), model="gpt2", higher_is_better=higher_is_better)
+    reorderer = Reorderer(client(handler), model="gpt2", relevance_scale="distance")
     reorderer.order(["a", "b", "c"], [None] * 3)
-    assert seen[0].get("higher_is_better", True)
+    assert seen[0]["relevance_scale"] == "rank"
+    assert [chunk["relevance"] for chunk in seen[0]["chunks"]] == [1.0, 2.0, 3.0]
     reorderer.order(["a", "b", "c"], [0.1, 0.2, 0.3])
-    assert seen[1]["higher_is_better"] is higher_is_better
+    assert seen[1]["relevance_scale"] == "distance"
 
 
 def test_dropped_texts_are_missing(client: Any, reversing: Any) -> None:
@@ -79,28 +80,134 @@ async def test_the_given_order_is_kept_when_the_service_is_away(
     client: Any, async_client: Any, unreachable: Any, naps: list[float]
 ) -> None:
     blocking = Reorderer(client(unreachable, retries=1), model="gpt2")
-    with pytest.warns(RuntimeWarning, match="Lacuna is away"):
+    with pytest.warns(RuntimeWarning, match="keeps the given order"):
         assert blocking.order(["a", "b"], [1.0, 2.0]) == [0, 1]
-    with pytest.warns(RuntimeWarning, match="Lacuna is away"):
+    with pytest.warns(RuntimeWarning, match="keeps the given order"):
         assert await blocking.aorder(["a", "b"], [1.0, 2.0]) == [0, 1]
     asynchronous = Reorderer(async_client(unreachable, retries=0), model="gpt2")
-    with pytest.warns(RuntimeWarning, match="Lacuna is away"):
+    with pytest.warns(RuntimeWarning, match="keeps the given order"):
         assert await asynchronous.aorder(["a", "b"], [1.0, 2.0]) == [0, 1]
 
 
-def test_mistakes_are_raised_and_not_hidden(client: Any) -> None:
-    def refuse(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(404, json={"code": "profile_not_found", "detail": "no profile"})
+def refused(status: int, code: str) -> Any:
+    def handler(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(status, json={"code": code, "detail": f"{code} it is"})
 
-    with pytest.raises(Refused, match="no profile"):
-        Reorderer(client(refuse), model="gpt2").order(["a", "b"], [1.0, 2.0])
+    return handler
+
+
+def proxy_page(request: httpx.Request) -> httpx.Response:
+    return httpx.Response(200, text="<html>sign in</html>")
+
+
+FAULTS = {
+    "a missing profile": (refused(404, "profile_not_found"), "profile_not_found"),
+    "a key that changed": (refused(401, "unauthorized"), "unauthorized"),
+    "the page of a proxy": (proxy_page, "unexpected_answer"),
+    "a full queue": (refused(503, "store_unavailable"), "service_away"),
+}
+
+
+@pytest.mark.parametrize(("handler", "code"), FAULTS.values(), ids=FAULTS)
+async def test_by_default_nothing_is_raised(
+    client: Any, async_client: Any, handler: Any, code: str
+) -> None:
+    for placer in (client(handler, retries=0), async_client(handler, retries=0)):
+        reorderer = Reorderer(placer, model="gpt2")
+        with pytest.warns(RuntimeWarning, match="keeps the given order"):
+            assert await reorderer.aorder(["a", "b"], [1.0, 2.0]) == [0, 1]
+        assert reorderer.counts == {code: 1, "kept": 1}
+        strict = Reorderer(placer, model="gpt2", on_error="raise")
+        with pytest.raises(LacunaError):
+            await strict.aorder(["a", "b"], [1.0, 2.0])
+
+
+async def test_a_missing_score_is_no_fault_of_the_service(client: Any, reversing: Any) -> None:
+    reorderer = Reorderer(client(reversing), model="gpt2")
+    for _ in range(5):
+        with pytest.warns(RuntimeWarning, match="have no score"):
+            assert reorderer.order(["a", "b"], [1.0, None]) == [0, 1]
+    assert reorderer.order(["a", "b"], [1.0, 2.0]) == [1, 0]
+    assert reorderer.counts == {"invalid_request": 5, "kept": 5, "placed": 1}
+
+
+async def test_a_service_that_hangs_costs_the_timeout_and_no_more(
+    client: Any, async_client: Any
+) -> None:
+    release = threading.Event()
+
+    def hang(request: httpx.Request) -> httpx.Response:
+        release.wait(10)
+        return httpx.Response(503)
+
+    class Hanging(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            await asyncio.sleep(10)
+            return httpx.Response(503)
+
+    placers = [client(hang), AsyncClient("http://test", transport=Hanging())]
+    for placer in placers:
+        reorderer = Reorderer(placer, model="gpt2", timeout=0.2)
+        began = time.monotonic()
+        with pytest.warns(RuntimeWarning, match="no answer within 0.2 s"):
+            assert await reorderer.aorder(["a", "b"], [1.0, 2.0]) == [0, 1]
+        assert time.monotonic() - began < 2
+        assert reorderer.counts["timeout"] == 1
+    release.set()
+
+
+def test_after_three_failures_the_service_is_left_alone(client: Any) -> None:
+    asked = []
+
+    def fail(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(503)
+
+    reorderer = Reorderer(client(fail, retries=0), model="gpt2")
+    for _ in range(6):
+        with pytest.warns(RuntimeWarning, match="keeps the given order"):
+            reorderer.order(["a", "b"], [1.0, 2.0])
+    assert len(asked) == 3
+    assert reorderer.counts == {"service_away": 3, "breaker_open": 3, "kept": 6}
+
+
+def test_a_fallback_places_when_the_service_does_not(
+    client: Any, unreachable: Any, reversing: Any
+) -> None:
+    reorderer = Reorderer(
+        client(unreachable, retries=0), fallback=client(reversing), density=[1.0, 2.0], top_k=2
+    )
+    with pytest.warns(RuntimeWarning, match="give profile_id, model"):
+        assert reorderer.order(["a", "b"], [1.0, 2.0]) == [0, 1]  # no curve of its own
+
+    class Fallback:
+        def place(self, chunks: Any, **options: Any) -> Any:
+            assert "density" not in options
+            assert options["top_k"] == 2
+            return client(reversing).place(chunks, model="gpt2")
+
+    reorderer = Reorderer(
+        client(unreachable, retries=0), fallback=Fallback(), density=[1.0, 2.0], top_k=2
+    )
+    assert reorderer.order(["a", "b"], [1.0, 2.0]) == [1, 0]
+    assert reorderer.counts == {"service_away": 1, "fallback": 1}
+
+
+async def test_copies_share_the_client_and_not_the_counts(
+    client: Any, async_client: Any, reversing: Any
+) -> None:
+    for placer in (client(reversing), async_client(reversing)):
+        reorderer = Reorderer(placer, model="gpt2")
+        twin = copy.deepcopy(reorderer)
+        assert await twin.aorder(["a", "b"], [1.0, 2.0]) == [1, 0]
+        assert (twin.counts["placed"], reorderer.counts["placed"]) == (1, 0)
 
 
 async def test_async_clients_serve_async_calls(async_client: Any, reversing: Any) -> None:
     reorderer = Reorderer(async_client(reversing), model="gpt2")
     assert await reorderer.aorder(["a", "b"], [1.0, 2.0]) == [1, 0]
-    with pytest.raises(LacunaError, match="async calls only"):
-        reorderer.order(["a", "b"], [1.0, 2.0])
+    with pytest.warns(RuntimeWarning, match="async calls only"):
+        assert reorderer.order(["a", "b"], [1.0, 2.0]) == [0, 1]
 
 
 async def test_none_and_one_need_no_service(
