@@ -113,6 +113,7 @@ def outcome(profile: Profile) -> Outcome:
         documents=profile.measured.documents,
         shape=profile.shape.class_,
         dead_zone=profile.dead_zone,
+        dead_zone_verdict=profile.dead_zone_verdict,
         primacy_mass=profile.shape.primacy_mass,
         recency_mass=profile.shape.recency_mass,
         created_at=profile.created_at,
