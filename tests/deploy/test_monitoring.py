@@ -34,7 +34,8 @@ OF_PROMETHEUS = {
 SUMMARY = {
     "id": "0" * 32, "model": "gpt2", "revision": None, "weights": "pretrained",
     "sequence_length": 100, "objective": "jacobian", "documents": 16, "shape": "flat",
-    "dead_zone": None, "primacy_mass": 0.1, "recency_mass": 0.1, "created_at": "2026-01-01",
+    "dead_zone": None, "dead_zone_verdict": "none", "primacy_mass": 0.1, "recency_mass": 0.1,
+    "created_at": "2026-01-01",
 }  # fmt: skip
 
 

@@ -21,7 +21,8 @@ def summary(number: int, **changes: Any) -> ProfileSummary:
     fields = {
         "id": f"{number:032x}", "model": "gpt2", "revision": None, "weights": "pretrained",
         "sequence_length": 100, "objective": "argmax_probability", "documents": 16,
-        "shape": "u_shaped", "dead_zone": ZONE, "primacy_mass": 0.3, "recency_mass": 0.2,
+        "shape": "u_shaped", "dead_zone": ZONE, "dead_zone_verdict": "zone",
+        "primacy_mass": 0.3, "recency_mass": 0.2,
         "created_at": "2026-01-01T00:00:00.000Z",
     }  # fmt: skip
     return ProfileSummary.model_validate({**fields, **changes})
@@ -40,7 +41,13 @@ def samples(summaries: list[ProfileSummary]) -> dict[tuple[str, str, str], float
 
 
 def test_newest_and_previous_version_of_a_model() -> None:
-    found = samples([summary(3), summary(2, dead_zone=None, primacy_mass=0.1), summary(1)])
+    found = samples(
+        [
+            summary(3),
+            summary(2, dead_zone=None, dead_zone_verdict="none", primacy_mass=0.1),
+            summary(1),
+        ]
+    )
     assert found["dead_zone_fraction", "gpt2", "newest"] == 0.4
     assert found["dead_zone_fraction", "gpt2", "previous"] == 0
     assert found["primacy_mass", "gpt2", "previous"] == 0.1
@@ -53,11 +60,18 @@ def test_the_band_of_the_fraction_comes_from_the_bands_of_the_ends() -> None:
     assert found["dead_zone_fraction_high", "gpt2", "newest"] == 0.55
 
 
-def test_a_zone_that_few_draws_have_may_be_none() -> None:
-    for support, low in ((None, 0.25), (1.0, 0.25), (0.975, 0.25), (0.97, 0.0), (0.015, 0.0)):
-        found = samples([summary(1, dead_zone={**ZONE, "support": support})])
-        assert found["dead_zone_fraction_low", "gpt2", "newest"] == low
-        assert found["dead_zone_fraction_high", "gpt2", "newest"] == 0.55
+def test_an_undecided_zone_may_be_anything_from_none_to_the_whole_prompt() -> None:
+    without_bands = {**ZONE, "start_band": None, "end_band": None}
+    for zone in (None, without_bands):
+        found = samples([summary(1, dead_zone=zone, dead_zone_verdict="undecided")])
+        assert found["dead_zone_fraction_low", "gpt2", "newest"] == 0
+        assert found["dead_zone_fraction_high", "gpt2", "newest"] == 1
+
+
+def test_without_a_zone_the_band_is_empty() -> None:
+    found = samples([summary(1, dead_zone=None, dead_zone_verdict="none")])
+    assert found["dead_zone_fraction_low", "gpt2", "newest"] == 0
+    assert found["dead_zone_fraction_high", "gpt2", "newest"] == 0
 
 
 def test_other_lengths_and_weights_are_no_versions_of_each_other() -> None:

@@ -25,7 +25,8 @@ def name(number: int) -> str:
 def summary(number: int, model: str) -> ProfileSummary:
     return ProfileSummary(
         id=name(number), model=model, revision=None, weights="random", sequence_length=8,
-        objective="jacobian", documents=1, shape="flat", dead_zone=None, primacy_mass=0.1,
+        objective="jacobian", documents=1, shape="flat", dead_zone=None,
+        dead_zone_verdict="none", primacy_mass=0.1,
         recency_mass=0.1, created_at="2026-01-01T00:00:00Z",
     )  # fmt: skip
 

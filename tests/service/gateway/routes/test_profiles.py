@@ -42,7 +42,7 @@ async def test_a_new_request_is_queued_and_a_finished_one_answered(
 
 
 async def test_equal_requests_are_one_job(client: httpx.AsyncClient, worker: Any) -> None:
-    defaults = {**REQUEST, "seed": 0, "documents": {"count": 16}, "priority": "high"}
+    defaults = {**REQUEST, "seed": 0, "documents": {"count": "auto"}, "priority": "high"}
     answers = await asyncio.gather(
         *(client.post("/v1/profiles", json=b) for b in [REQUEST, defaults] * 100)
     )
