@@ -187,7 +187,7 @@ def test_broken_configurations(save: Callable[..., Path], options: LoadOptions) 
     with pytest.raises(ModelUnsupported, match="not readable JSON"):
         load(request(), options)
     (folder / "config.json").write_text("[1]")
-    with pytest.raises(ModelUnsupported, match="no object"):
+    with pytest.raises(ModelUnsupported, match="not a JSON object"):
         load(request(), options)
 
 
