@@ -30,6 +30,7 @@ from lacuna.contract.profiles import (
     ZoneChange,
     ZoneVerdict,
 )
+from lacuna.contract.recall import RecallCurve
 from lacuna.evidence import zones
 from lacuna.theory import agreement, rollout, shape
 from lacuna.theory.curve import Curve
@@ -261,6 +262,46 @@ def csv(profile: Profile, bins: int | None) -> bytes:
     table = rows(profile, bins)
     lines = [",".join(table[0])]
     lines += [",".join(f"{value:.9g}" for value in row.values()) for row in table]
+    return ("\r\n".join(lines) + "\r\n").encode()
+
+
+RECALL_COLUMNS = (
+    "depth",
+    "position",
+    "probability",
+    *BANDS,
+    "log_probability",
+    "influence_density",
+)
+"""Lists of a recall curve that its CSV has, by field."""
+
+
+def recall_of(profile: Profile) -> dict[str, RecallCurve]:
+    """The recall curves of a profile by probe.
+
+    Raises:
+        InvalidRequest: recall was not measured.
+    """
+    if profile.recall is None:
+        raise InvalidRequest(
+            "`curve`: recall was not measured for this profile; ask for a profile with `recall`",
+            field="curve",
+        )
+    return profile.recall
+
+
+def recall_csv(profile: Profile) -> bytes:
+    """A row for each probe and depth (RFC 4180); what was not measured is empty.
+
+    Raises:
+        InvalidRequest: recall was not measured.
+    """
+    lines = [",".join(("probe", *RECALL_COLUMNS))]
+    for name, curve in recall_of(profile).items():
+        columns = [getattr(curve, column) for column in RECALL_COLUMNS]
+        for at in range(len(curve.depth)):
+            cells = ("" if values is None else f"{values[at]:.9g}" for values in columns)
+            lines.append(",".join((name, *cells)))
     return ("\r\n".join(lines) + "\r\n").encode()
 
 

@@ -184,7 +184,7 @@ def make(
             objective="jacobian", probes=4, positional_encoding="on", content_scale="model",
             dtype="float32", documents_source="random_tokens", documents_name=None,
             documents_asked=documents, documents_most=None, documents_digest="0" * 64,
-            target_digest=None, leading_bos=False, needle=None,
+            target_digest=None, leading_bos=False, recall=None,
         ),
         measured=measured_to_wire(curves, sampling_to_wire("fixed", norms)),
         mixing=Mixing.model_validate(

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from lacuna.contract.base import Wire, digest, pattern
 from lacuna.contract.models import ModelId
+from lacuna.contract.recall import RecallRequest
 
 METHOD_VERSION = "4"
 """Changes whenever the same request gives other numbers. It is part of the id of every job and
@@ -78,13 +79,6 @@ class Documents(Wire):
         return self.most if self.count == "auto" else self.count
 
 
-class Needle(Wire):
-    """The retrieval curve: the log-probability of recalling a fact that stands at each depth."""
-
-    depths: int = Field(default=9, ge=2, le=64)
-    facts: int = Field(default=8, ge=1, le=512)
-
-
 class ProfileRequest(Wire):
     """What POST /v1/profiles takes; `model` alone is enough."""
 
@@ -110,7 +104,8 @@ class ProfileRequest(Wire):
     positional_encoding: Literal["on", "off"] = "on"
     content_scale: Literal["model", "raw"] = "model"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    needle: Needle | None = None
+    recall: RecallRequest | None = None
+    """How well facts are recalled by depth, beside influence; null leaves it out."""
     priority: Literal["normal", "high"] = "normal"
 
     @model_validator(mode="after")
@@ -133,7 +128,8 @@ class ProfileRequest(Wire):
     @property
     def confidential(self) -> bool:
         """Whether it holds texts of the caller's own."""
-        return self.documents.texts is not None or self.target is not None
+        passages = self.recall is not None and self.recall.passages is not None
+        return self.documents.texts is not None or self.target is not None or passages
 
     def identity(self) -> dict[str, Any]:
         """The method, and every field that changes the result, with defaults filled in.
@@ -149,6 +145,8 @@ class ProfileRequest(Wire):
             fields["predictions"] = sorted(self.predictions)
         if self.documents.texts is not None:
             fields["documents"]["texts"] = digest(self.documents.texts)
+        if self.recall is not None:
+            fields["recall"] = self.recall.identity()
         if self.documents.count != "auto":
             fields["documents"]["most"] = None
         return fields
@@ -160,6 +158,8 @@ class ProfileRequest(Wire):
 
 
 ATTENTION = 2.0
+QUESTION_TOKENS = 32
+"""Of a question about recall, with the answer and what a chat template adds behind the context."""
 MATRICES = 12.0
 SECOND_MOMENT_DOCUMENTS = 16
 """Most documents that the second moment reads."""
@@ -187,7 +187,7 @@ def cost(request: ProfileRequest, layers: int, heads: int, width: int) -> float:
 
     for a pass that reads the kernels, for the gains of all branches at one token per bin, and for
     the evaluation. By it SmolLM2, GPT-2 and a Qwen2 of 24 layers took 1.6e10 to 2.1e10 a second at
-    256, 1,024 and 2,048 tokens.
+    256, 1,024 and 2,048 tokens. Recall takes forward passes alone, see `recall_tokens`.
 
     Args:
         layers: L.
@@ -198,13 +198,25 @@ def cost(request: ProfileRequest, layers: int, heads: int, width: int) -> float:
     # A forward and a backward pass cost alike; every further probe is a backward pass.
     passes = (1 + request.probes) / 2 if request.resolved_objective == "jacobian" else 1.0
     read = passes * count
-    if request.needle is not None:  # forward passes alone, one more without the fact
-        read += (request.needle.depths + 1) * request.needle.facts / 2
+    if request.recall is not None:  # forward passes alone
+        read += recall_tokens(request.recall, length) / length / 2
     found = read * _document(layers, width, length)
     if request.predictions is None or "second_moment" in request.predictions:
         used = min(count, SECOND_MOMENT_DOCUMENTS)
         found += used * _second_moment(layers, heads, width, length)
     return found
+
+
+def recall_tokens(asked: RecallRequest, length: int) -> float:
+    """Tokens that a measurement of recall reads at most, where a context is read once for all its
+    questions: k contexts of `length` tokens and k^2 questions behind them for each group, 2 k short
+    prompts for the controls, and eight contexts again at each look.
+    """
+    k, groups = asked.depths, asked.limit
+    context = length + k * QUESTION_TOKENS
+    looks = 1 if asked.groups != "auto" else 1 + (groups - 24) / 8
+    each = groups * (k * context + 4 * k * QUESTION_TOKENS) + 8 * looks * context
+    return each * len(asked.probes)
 
 
 def _document(layers: int, width: int, length: int) -> float:

@@ -14,7 +14,8 @@ from pydantic import ConfigDict, Field
 
 from lacuna.contract.base import Digest, Fraction, Wire
 from lacuna.contract.models import ModelDescription
-from lacuna.contract.profile_requests import Needle, Objective, PredictionName
+from lacuna.contract.profile_requests import Objective, PredictionName
+from lacuna.contract.recall import RecallCurve, RecallEcho
 
 MAX_BINS = 16_384
 """Most bins in which curves are answered."""
@@ -162,24 +163,7 @@ class RequestEcho(Wire):
     target_digest: str | None
     leading_bos: bool
     """Whether the tokenizer put a BOS token first, as its configuration says."""
-    needle: Needle | None
-
-
-class NeedleCurve(Wire):
-    """Retrieval by depth: mean log-probability of a fact's value."""
-
-    depth: list[Fraction]
-    """Place of the fact, as a fraction of the context."""
-    position: list[int]
-    """Token offset of the fact."""
-    log_probability: list[float]
-    low: list[float]
-    high: list[float]
-    baseline: float
-    """`log_probability` without the fact in the context."""
-    facts: int
-    spearman_with_influence: float | None
-    """Rank agreement between this curve and the density of influence over the facts' own tokens."""
+    recall: RecallEcho | None = None
 
 
 SamplingEnd = Literal["narrow", "budget", "exhausted", "fixed"]
@@ -256,7 +240,6 @@ class Measured(Wire):
     Null for other objectives and for one probe. `low` and `high` include both kinds of noise."""
     last_token_attention: list[float] | None = None
     """Attention of the last token, averaged over layers and heads; no gradient is needed for it."""
-    needle: NeedleCurve | None = None
 
 
 class Mixing(Wire):
@@ -332,6 +315,7 @@ class Timings(Wire):
     load_seconds: float
     measure_seconds: float
     predict_seconds: float
+    recall_seconds: float = 0.0
     tokens_per_second: float
 
 
@@ -342,6 +326,8 @@ class ProfileBody(Wire):
     model: ModelDescription
     request: RequestEcho
     measured: Measured
+    recall: dict[str, RecallCurve] | None = None
+    """Recall by depth for each probe; null where it was not asked for."""
     mixing: Mixing | None
     predictions: dict[str, Prediction]
     forces: list[Force]
@@ -396,8 +382,8 @@ class ProfileSummary(Wire):
     positional_encoding: Literal["on", "off"] = "on"
     """`off` is an ablation, not the model as it is used."""
     content_scale: Literal["model", "raw"] = "model"
-    needle: bool = False
-    """Whether retrieval was measured."""
+    recall: bool = False
+    """Whether recall was measured."""
     pinned: bool = False
     """Whether it is kept whatever its age and size."""
     shape: str

@@ -1,15 +1,16 @@
 """Pictures of a profile: SVG and PNG from one scene, and a chart for the terminal.
 
-Only `profile_png` needs Pillow, so only it imports Pillow.
+Only the PNG need Pillow, so only they import Pillow.
 """
 
 from __future__ import annotations
 
 from lacuna.contract.profiles import Profile
+from lacuna.pictures import recall
 from lacuna.pictures.profile import scene
 from lacuna.pictures.scene import svg
 
-__all__ = ["profile_png", "profile_svg"]
+__all__ = ["profile_png", "profile_svg", "recall_png", "recall_svg"]
 
 
 def profile_svg(profile: Profile) -> bytes:
@@ -26,3 +27,19 @@ def profile_png(profile: Profile) -> bytes:
     from lacuna.pictures.png import png
 
     return png(scene(profile))
+
+
+def recall_svg(profile: Profile) -> bytes:
+    """The profile's recall curves as a self-contained SVG document, UTF-8.
+
+    Raises:
+        InvalidRequest: recall was not measured.
+    """
+    return svg(recall.scene(profile))
+
+
+def recall_png(profile: Profile) -> bytes:
+    """The same as PNG; errors as `profile_png` and `recall_svg`."""
+    from lacuna.pictures.png import png
+
+    return png(recall.scene(profile))

@@ -43,7 +43,7 @@ def by_suitability(
             summary.documents_source == "inline",
             summary.documents < MIN_EFFECTIVE,
             round(octaves),
-            request.source == "recall" and not summary.needle,
+            request.source == "recall" and not summary.recall,
             -summary.documents.bit_length(),
         )
 

@@ -271,8 +271,8 @@ def _check_tokenizer(request: ProfileRequest) -> None:
             f"`documents.source`: {why}, so it can read random_tokens only",
             field="documents.source",
         )
-    if request.needle is not None:
-        raise DocumentsUnusable(f"`needle`: {why} to write a fact with", field="needle")
+    if request.recall is not None:
+        raise DocumentsUnusable(f"`recall`: {why} to write a question with", field="recall")
     if request.target is not None:
         raise InvalidRequest(f"`target`: {why} to read it with", field="target")
 
@@ -304,6 +304,10 @@ def refuse_too_costly(request: ProfileRequest, limit: float, queue: str = "cpu")
     what = " or ".join(filter(None, fitting)) or "nothing that can be asked of this model"
     if estimated_cost(request.model_copy(update={"predictions": []})) <= limit:
         what += ", or all of it without the prediction second_moment"
+    if request.recall is not None:
+        without = estimated_cost(request.model_copy(update={"recall": None}))
+        if without <= limit:
+            field, what = "recall", f"{what}, or all of it without recall"
     raise TooLarge(
         f"`{field}`: {count} documents of {length} tokens cost about {asked:.2g} multiply-adds, "
         f"the limit of the {queue} queue is {limit:.2g}; within it are {what}",

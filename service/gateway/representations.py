@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 from starlette.background import BackgroundTask
@@ -29,7 +29,8 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from lacuna import views
-from lacuna.pictures import profile_png, profile_svg
+from lacuna.contract.errors import InvalidRequest
+from lacuna.pictures import profile_png, profile_svg, recall_png, recall_svg
 
 FORMATS: dict[str, str] = {
     "json": "application/json",
@@ -143,8 +144,10 @@ def matches(if_none_match: bytes, etag: bytes) -> bool:
 
 
 Header = tuple[bytes, bytes]
-Key = tuple[str, str, int | None]
-"""Profile, format, bins."""
+Curve = Literal["influence", "recall"]
+"""What a CSV or a picture shows of a profile."""
+Key = tuple[str, str, int | None, Curve]
+"""Profile, format, bins, curve."""
 
 
 @dataclass(frozen=True)
@@ -270,14 +273,19 @@ class Representations:
         self._in_progress: dict[Key, asyncio.Future[Representation]] = {}
 
     async def get(
-        self, profile_id: str, form: str = "json", bins: int | None = None
+        self,
+        profile_id: str,
+        form: str = "json",
+        bins: int | None = None,
+        curve: Curve = "influence",
     ) -> Representation:
         """One format of a profile, or its rows ("series"), from the cache or made now.
 
         Raises:
             ProfileNotFound: there is none.
+            InvalidRequest: recall of a profile that has none, or in a format that has no such view.
         """
-        key: Key = (profile_id, form, bins)
+        key: Key = (profile_id, form, bins, curve)
         kept = self._cache.get(key)
         if kept is not None:
             return kept
@@ -290,9 +298,10 @@ class Representations:
         return await asyncio.shield(making)
 
     async def _make(self, key: Key) -> Representation:
-        profile_id, form, bins = key
+        profile_id, form, bins, curve = key
         document = await self._load(profile_id)
-        return await self._run(_render, document, form, bins, self._private)
+        make = _render if curve == "influence" else _render_recall
+        return await self._run(make, document, form, bins, self._private)
 
     def _made(self, key: Key, done: asyncio.Future[Representation]) -> None:
         """Keep what was made, unless the profile was deleted meanwhile."""
@@ -333,6 +342,22 @@ def _render(document: bytes, form: str, bins: int | None, private: bool) -> Repr
             bins = _DRAWN_POSITIONS
         shown = profile if bins is None else views.binned(profile, bins)
         body = profile_svg(shown) if form == "svg" else profile_png(shown)
+    return represent(body, form, private=private)
+
+
+def _render_recall(document: bytes, form: str, bins: int | None, private: bool) -> Representation:
+    if bins is not None:
+        raise InvalidRequest("`bins`: a recall curve has its depths; leave it out", field="bins")
+    if form == "json":
+        raise InvalidRequest(
+            "`curve`: JSON holds all curves; ask for CSV, SVG or PNG, or leave `curve` out",
+            field="curve",
+        )
+    profile = views.parse(document)
+    if form == "csv":
+        body = views.recall_csv(profile)
+    else:
+        body = recall_svg(profile) if form == "svg" else recall_png(profile)
     return represent(body, form, private=private)
 
 

@@ -16,6 +16,7 @@ from lacuna.client.errors import JobFailed, LacunaError
 from lacuna.contract.jobs import Job
 from lacuna.contract.profile_requests import PREDICTION_NAMES, Documents, Objective, ProfileRequest
 from lacuna.contract.profiles import Profile
+from lacuna.contract.recall import Probe
 from service.terminal.common import (
     Json,
     Key,
@@ -75,8 +76,22 @@ Target = Annotated[
 Predictions = Annotated[
     str | None, typer.Option(help=f"Some of {', '.join(PREDICTION_NAMES)} (else all).")
 ]
-NeedleToo = Annotated[bool, typer.Option("--needle", help="Measure retrieval by depth as well.")]
-Facts = Annotated[int | None, typer.Option(help="Facts to retrieve; implies --needle.")]
+Recall = Annotated[
+    bool,
+    typer.Option("--recall", help="Measure recall by depth as well (takes several times as long)."),
+]
+Probes = Annotated[
+    str | None,
+    typer.Option(help=f"What is recalled, some of {', '.join(get_args(Probe))}; implies --recall."),
+]
+Groups = Annotated[
+    object,
+    typer.Option(
+        parser=lambda text: int(text) if text.strip().isdecimal() else text,
+        metavar="INTEGER|auto",
+        help="Groups of facts to recall; implies --recall.",
+    ),
+]
 Dtype = Annotated[str | None, typer.Option(help=f"{_choices(ProfileRequest, 'dtype')}.")]
 Positions = Annotated[
     str | None,
@@ -114,8 +129,9 @@ def measure_profile(
     objective: Differentiated = None,
     target: Target = None,
     predictions: Predictions = None,
-    needle: NeedleToo = False,
-    facts: Facts = None,
+    recall: Recall = False,
+    probes: Probes = None,
+    groups: Groups = None,
     dtype: Dtype = None,
     positional_encoding: Positions = None,
     priority: Priority = None,
@@ -129,7 +145,8 @@ def measure_profile(
 ) -> None:
     """Measure the influence profile of MODEL and compare it with theory."""
     fields = parse_object(request)
-    retrieval = fields.get("needle") or ({} if needle or facts is not None else None)
+    with_recall = recall or probes is not None or groups is not None
+    recalled = fields.get("recall") or ({} if with_recall else None)
     options = [
         Option("MODEL", "model", model),
         Option("--length", "sequence_length", length),
@@ -142,8 +159,9 @@ def measure_profile(
         Option("--objective", "objective", objective or (target and "target_logprob")),
         Option("--target", "target", target),
         Option("--predictions", "predictions", names(predictions)),
-        Option("--needle", "needle", retrieval),
-        Option("--facts", "needle.facts", facts),
+        Option("--recall", "recall", recalled),
+        Option("--probes", "recall.probes", names(probes)),
+        Option("--groups", "recall.groups", groups),
         Option("--dtype", "dtype", dtype),
         Option("--positional-encoding", "positional_encoding", positional_encoding),
         Option("--priority", "priority", priority),

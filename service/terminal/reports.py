@@ -14,17 +14,19 @@ from lacuna.contract.profiles import (
     DeadZone,
     DocumentSampling,
     Interval,
-    NeedleCurve,
     Prediction,
     Profile,
     ProfileSummary,
     Shape,
     ZoneVerdict,
 )
+from lacuna.contract.recall import RecallCurve
+from lacuna.pictures.recall import facts_line
 from lacuna.pictures.terminal import chart
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LISTED = 20
+_BAR = 16
 
 
 def clean(text: str) -> str:
@@ -105,8 +107,8 @@ def profile_report(console: Console, profile: Profile) -> None:
     if profile.predictions and profile.request.sequence_length > 1:  # one token: nothing to predict
         console.print(_agreement(profile))
         console.print(_closest(profile), soft_wrap=True)
-    if profile.measured.needle is not None:
-        console.print(_retrieval(profile.measured.needle))
+    for name, curve in (profile.recall or {}).items():
+        console.print(_recall(name, curve))
     console.print(chart(profile, width=min(console.width, 100)))
     for warning in profile.warnings:
         console.print(f"note: {clean(warning)}", soft_wrap=True)
@@ -151,7 +153,7 @@ def _method(summary: ProfileSummary) -> str:
         f"seed {summary.seed}" if summary.seed else "",
         "positions off" if summary.positional_encoding == "off" else "",
         "raw content" if summary.content_scale == "raw" else "",
-        "retrieval too" if summary.needle else "",
+        "recall too" if summary.recall else "",
     ]
     return ", ".join(filter(None, parts)) or "plainly"
 
@@ -214,20 +216,35 @@ def _with_band(value: float, band: Interval | None) -> str:
     return f"{value:.3f}" if band is None else f"{value:.3f} [{band.low:.3f}, {band.high:.3f}]"
 
 
-def _retrieval(needle: NeedleCurve) -> Table:
-    """The functional curve, and how it agrees with influence."""
-    rank = needle.spearman_with_influence
-    agreement = "" if rank is None else f"; Spearman with influence {rank:.2f}"
-    table = Table(
-        title=f"retrieval by depth, {needle.facts} facts",
-        caption=f"{needle.baseline:.2f} without the fact{agreement}",
-    )
-    for name in ("token", "log-probability", "95% band"):
-        table.add_column(name, justify="right")
-    rows = zip(needle.position, needle.log_probability, needle.low, needle.high, strict=True)
-    for position, value, low, high in rows:
-        table.add_row(str(position), f"{value:.2f}", f"{low:.2f}..{high:.2f}")
+def _recall(name: str, curve: RecallCurve) -> Table:
+    """Recall by depth as bars with their bands, the verdict, and the agreement with influence."""
+    table = Table(title=f"recall of {clean(name)} by depth", caption=facts_line(curve))
+    table.add_column("token", justify="right")
+    table.add_column("recall", justify="right")
+    table.add_column("", min_width=_BAR)
+    table.add_column("95% band", justify="right")
+    table.add_column("of differences", justify="right")
+    table.add_column("influence", justify="right")
+    highest = max(*curve.probability, 1e-6)
+    level = _bands(curve.low, curve.high, len(curve.depth))
+    shape = _bands(curve.simultaneous_low, curve.simultaneous_high, len(curve.depth))
+    for at, position in enumerate(curve.position):
+        value, density = curve.probability[at], curve.influence_density
+        table.add_row(
+            f"{position:.0f}",
+            f"{value:.3f}",
+            bar(value / highest, _BAR),
+            level[at],
+            shape[at],
+            "-" if density is None else f"{density[at]:.2f}",
+        )
     return table
+
+
+def _bands(low: list[float] | None, high: list[float] | None, count: int) -> list[str]:
+    if low is None or high is None:
+        return ["-"] * count
+    return [f"{a:.3f}..{b:.3f}" for a, b in zip(low, high, strict=True)]
 
 
 def _agreement(profile: Profile) -> Table:

@@ -34,7 +34,7 @@ function request(form) {
   };
   if (field("revision")) body.revision = field("revision");
   if (field("objective")) body.objective = field("objective");
-  if (byId("needle").checked) body.needle = {};
+  if (byId("recall").checked) body.recall = {};
   if (!byId(COSTLY).checked) body.predictions = PREDICTIONS.filter((name) => name !== COSTLY);
   return body;
 }

@@ -17,7 +17,7 @@ let written = null;
 export function start() {
   chart = new Chart(byId("chart-place"));
   byId("place-source").append(
-    ...["needle", ...SOURCES].map((name) => new Option(words(name), name)),
+    ...["recall", ...SOURCES].map((name) => new Option(words(name), name)),
   );
   const form = byId("place-form");
   on(form, "submit", "place-error", place, { form, result: byId("place-result"), clear });

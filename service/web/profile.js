@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { attempt, on } from "./attempt.js";
 import { Chart, swatch } from "./charts.js";
 import { announce, bandText, byId, counted, h, number, percent, signed, table, tiles, words, zoneText } from "./dom.js";
+import { drawRecall, recallTable, recallText } from "./recall.js";
 import { addressed, events, known, settings } from "./state.js";
 
 const MOST_POSITIONS = 1024;
@@ -77,6 +78,7 @@ function draw(found, from) {
   drawCurves();
   drawMixing();
   drawForces();
+  drawRecall(profile.recall);
   drawTables();
   if (document.activeElement !== from && document.activeElement !== document.body) return;
   byId("profile-title").focus({ preventScroll: true });
@@ -86,7 +88,7 @@ function draw(found, from) {
 function drawHead() {
   const { model, request, measured, shape } = profile;
   const summary = {
-    ...request, documents: measured.documents, needle: measured.needle !== null,
+    ...request, documents: measured.documents, recall: profile.recall !== null,
   };
   byId("profile-title").textContent = `${model.id}, ${counted(request.sequence_length, "token")}`;
   byId("profile-lead").textContent =
@@ -106,6 +108,7 @@ function drawHead() {
     ["JSON", base], ["CSV", `${base}.csv`], ["SVG", `${base}.svg`], ["PNG", `${base}.png`],
     ["dead zone", `${base}/dead-zone?threshold=${threshold}`],
     ["series", `${base}/series?bins=100`],
+    ...(profile.recall ? ["csv", "svg"].map((form) => [`recall ${form.toUpperCase()}`, `${base}.${form}?curve=recall`]) : []),
   ];
   byId("profile-links").replaceChildren(...links.map(([text, href]) => h("a", { href, "data-json": "" }, text)));
 }
@@ -244,11 +247,8 @@ function drawTables() {
     ]);
     parts.push(region(table("Agreement with the measured curve", ["Prediction", "Wasserstein", "Spearman", "Dead zone"], rows)));
   }
-  const { needle } = profile.measured;
-  if (needle) {
-    const rows = needle.depth.map((depth, at) => [percent(depth), String(needle.position[at]), number(needle.log_probability[at])]);
-    const caption = `Retrieval by depth: log-probability of a fact's value; ${number(needle.baseline)} without the fact`;
-    parts.push(region(table(caption, ["Depth", "Position", "Log-probability"], rows)));
+  for (const [name, curve] of Object.entries(profile.recall ?? {})) {
+    parts.push(region(recallTable(name, curve)), h("p", { class: "note" }, recallText(name, curve)));
   }
   for (const [name, { same_documents: same }] of predictions) {
     if (same) parts.push(h("p", { class: "note" }, pairedText(name, same)));

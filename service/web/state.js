@@ -43,7 +43,7 @@ export function settings(summary) {
     summary.positional_encoding === "off" ? "positions off" : "",
     summary.content_scale === "raw" ? "raw content" : "",
     seed ? `seed ${seed}` : "",
-    summary.needle ? "retrieval by depth" : "",
+    summary.recall ? "recall by depth" : "",
   ].filter(Boolean).join(", ");
 }
 

@@ -31,12 +31,11 @@ from workers.influence.influence import InfluenceResult
 from workers.influence.mixing import MixingRecorder
 from workers.instrument import Instrumentation
 from workers.instrument.positions import positions_off
-from workers.job import predictions, sampling
+from workers.job import predictions, recall, sampling
+from workers.job.recall import Probed
 from workers.job.sampling import Sample
 from workers.lease import Interruption
 from workers.models.loaded import LoadedModel
-from workers.recall import needle
-from workers.recall.needle import NeedleResult
 from workers.second_moment import moments
 
 F64 = NDArray[np.float64]
@@ -44,9 +43,8 @@ log = logging.getLogger(__name__)
 OnProgress = Callable[[float, str], None]
 
 # Where the phases end on the progress bar. The second moment takes as long as all the rest.
-READ, MEASURED, NEEDLED, PREDICTED = 0.05, 0.50, 0.58, 0.98
-RECORDED = 16
-"""Documents in which kernels and mixing are watched: their means hardly move with more of them."""
+READ, MEASURED, PREDICTED = 0.05, 0.50, 0.98
+MEASURED_WITH_RECALL, RECALLED = 0.20, 0.80
 
 
 @dataclass(frozen=True)
@@ -74,6 +72,16 @@ class ProfileTask:
         """n, tokens per document."""
         return int(self.documents.ids.shape[1])
 
+    @property
+    def measured_share(self) -> float:
+        """Share of the job after influence: recall takes several times as long."""
+        return MEASURED if self.request.recall is None else MEASURED_WITH_RECALL
+
+    @property
+    def recalled_share(self) -> float:
+        """Share of the job before the predictions."""
+        return MEASURED if self.request.recall is None else RECALLED
+
     def progress_between(self, low: float, high: float, what: str) -> Callable[[int, int], None]:
         """A callback that reports (done, of) as progress from `low` to `high`."""
 
@@ -92,7 +100,7 @@ class Measurement:
         aggregate: how the papers combine documents into one curve.
         mixing: lambda; None where it is undefined.
         attention: what was seen of the kernels; None where they could not be watched.
-        needle: recall by depth; None when it was not asked for.
+        recall: by probe; empty when it was not asked for.
         predictions: by name, [n], each sums to 1.
         second_moment: rows of the documents that it read, and its curve of each, [K', n]; None
             without it.
@@ -102,13 +110,14 @@ class Measurement:
             were not kept.
         warnings: what to know when reading the result.
         predict_seconds: wall time of the predictions.
+        recall_seconds: wall time of recall.
     """
 
     sample: Sample
     aggregate: Literal["mean", "rms"]
     mixing: MixingRecorder | None = None
     attention: KernelStatistics | None = None
-    needle: NeedleResult | None = None
+    recall: dict[str, Probed] = field(default_factory=dict)
     predictions: dict[PredictionName, F64] = field(default_factory=dict)
     second_moment: tuple[NDArray[np.intp], F64] | None = None
     forces: list[rollout.Force] = field(default_factory=list)
@@ -116,6 +125,7 @@ class Measurement:
     monotone: list[float] | None = None
     warnings: list[str] = field(default_factory=list)
     predict_seconds: float = 0.0
+    recall_seconds: float = 0.0
 
 
 def measure(task: ProfileTask, *, batch_size: int) -> Measurement:
@@ -132,23 +142,17 @@ def measure(task: ProfileTask, *, batch_size: int) -> Measurement:
     with ExitStack() as exits:
         if request.positional_encoding == "off":
             exits.enter_context(positions_off(task.loaded.model, task.instrumentation))
-        planned = None
-        if request.needle is not None:  # whatever this refuses is refused before measuring
-            planned = needle.plan(
-                task.loaded,
-                task.length,
-                depths=request.needle.depths,
-                facts=request.needle.facts,
-                seed=request.seed,
-            )
+        planned = recall.plan(task.loaded, request)  # refuses what it can before measuring
         found = _measure_influence(task, batch_size)
         if planned is not None:
-            found.needle = needle.run(
-                task.loaded,
+            started = time.perf_counter()
+            low = task.measured_share
+            found.recall = recall.run(
                 planned,
-                on_batch=task.progress_between(MEASURED, NEEDLED, "needle prompt"),
+                on_share=lambda share, what: task.on_progress(low + (RECALLED - low) * share, what),
                 check=task.check,
             )
+            found.recall_seconds = time.perf_counter() - started
         started = time.perf_counter()
         _predict(found, task)
         found.predict_seconds = time.perf_counter() - started
@@ -169,8 +173,9 @@ def _measure_influence(task: ProfileTask, batch_size: int) -> Measurement:
     most = len(task.documents.ids)
 
     def read(start: int, stop: int) -> InfluenceResult:
-        low, high = (READ + (MEASURED - READ) * at / most for at in (start, stop))
-        return influence.measure(
+        nonlocal batch_size
+        low, high = (READ + (task.measured_share - READ) * at / most for at in (start, stop))
+        found = influence.measure(
             task.loaded,
             task.documents.part(start, stop),
             objective=request.resolved_objective,
@@ -178,16 +183,17 @@ def _measure_influence(task: ProfileTask, batch_size: int) -> Measurement:
             seed=request.seed,
             target_ids=target_ids,
             batch_size=batch_size,
-            recorders=recorders if start < RECORDED else (),
+            recorders=recorders,
             first_index=start,
             on_batch=task.progress_between(low, high, f"documents {start + 1} to {stop}:"),
             check=task.check,
         )
+        # A part that starts anew with a smaller size would make recorders forget earlier parts.
+        batch_size = found.batch_size
+        return found
 
     auto = request.documents.count == "auto"
-    sample = sampling.read(
-        task.documents, read, most=request.documents.most if auto else None, edges=[RECORDED]
-    )
+    sample = sampling.read(task.documents, read, most=request.documents.most if auto else None)
     return Measurement(
         sample=sample,
         aggregate="rms" if request.resolved_objective == "jacobian" else "mean",
@@ -226,7 +232,7 @@ def _predict(found: Measurement, task: ProfileTask) -> None:
 
     requested = task.request.predictions
     for name in PREDICTION_NAMES if requested is None else requested:
-        task.on_progress(NEEDLED, f"predicting {name}")
+        task.on_progress(task.recalled_share, f"predicting {name}")
         _attempt(found, f"no prediction {name}", partial(predict, name))
     _attempt(found, "no forces and no depth diagnostics", lambda: _diagnose(found, inputs))
     task.on_progress(PREDICTED, "writing the profile")
@@ -265,7 +271,9 @@ def _second_moment(found: Measurement, task: ProfileTask) -> None:
         ids,
         seed=task.request.seed,
         check=task.check,
-        on_document=task.progress_between(NEEDLED, PREDICTED, "second moment of document"),
+        on_document=task.progress_between(
+            task.recalled_share, PREDICTED, "second moment of document"
+        ),
     )
     if predicted.influence is None or predicted.per_document is None or predicted.rows is None:
         raise predictions.Unavailable(predicted.reason)

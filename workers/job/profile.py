@@ -18,21 +18,20 @@ from numpy.typing import NDArray
 
 from lacuna import views
 from lacuna.architectures import table
-from lacuna.contract.base import digest, rounded, rounded_list
+from lacuna.contract.base import digest, rounded
 from lacuna.contract.models import ModelDescription
 from lacuna.contract.profile_requests import METHOD_VERSION, ProfileRequest
 from lacuna.contract.profiles import (
     Environment,
     MonotoneCheck,
-    NeedleCurve,
     ProfileBody,
     ProfileEnvelope,
     ProfileSummary,
     RequestEcho,
     Timings,
 )
+from lacuna.contract.recall import RecallEcho
 from lacuna.evidence.bands import MIN_EFFECTIVE
-from lacuna.theory import agreement
 from workers.documents import DocumentSet
 from workers.influence.curves import (
     Curves,
@@ -45,7 +44,7 @@ from workers.influence.mixing import mixing_to_wire
 from workers.instrument import Instrumentation, describe_positions
 from workers.job.measurement import Measurement
 from workers.models.loaded import LoadedModel
-from workers.recall.needle import NeedleResult
+from workers.recall.wire import recall_to_wire
 
 F64 = NDArray[np.float64]
 
@@ -78,7 +77,21 @@ def request_echo(request: ProfileRequest, loaded: LoadedModel, texts: DocumentSe
         documents_digest=texts.digest,
         target_digest=None if target is None else hashlib.sha256(target.encode()).hexdigest()[:32],
         leading_bos=texts.leading_bos,
-        needle=request.needle,
+        recall=_recall_echo(request),
+    )
+
+
+def _recall_echo(request: ProfileRequest) -> RecallEcho | None:
+    asked = request.recall
+    if asked is None:
+        return None
+    return RecallEcho(
+        probes=sorted(asked.probes),
+        groups_asked=asked.groups,
+        depths=asked.depths,
+        form=asked.form,
+        question=asked.question,
+        passages_digest=asked.passages_digest,
     )
 
 
@@ -117,14 +130,16 @@ def profile_body(
     curves = Curves(result.norms, read.keys, found.aggregate)
     measured = measured_to_wire(curves, found.sample.sampled, result.standard_error, attention)
     zone, verdict = zone_to_wire(curves)
-    if found.needle is not None:
-        needle = needle_to_wire(found.needle, curves.main)
-        measured = measured.model_copy(update={"needle": needle})
     return ProfileBody(
         id=id_,
         model=describe_model(loaded, instrumentation),
         request=echo.model_copy(update={"documents_digest": read.digest}),
         measured=measured,
+        recall={
+            name: recall_to_wire(one.recall, result.norms, one.ending)
+            for name, one in found.recall.items()
+        }
+        or None,
         mixing=None if found.mixing is None else mixing_to_wire(found.mixing),
         predictions={
             name: prediction_to_wire(
@@ -187,21 +202,6 @@ def _monotone_to_wire(found: Measurement) -> list[MonotoneCheck] | None:
     ]
 
 
-def needle_to_wire(result: NeedleResult, influence: F64) -> NeedleCurve:
-    """Retrieval by depth, with its rank agreement with influence [n] at the same positions."""
-    rank = agreement.spearman(result.log_probability, result.density(influence))
-    return NeedleCurve(
-        depth=rounded_list(result.depths),
-        position=[int(p) for p in result.positions],
-        log_probability=rounded_list(result.log_probability),
-        low=rounded_list(result.low),
-        high=rounded_list(result.high),
-        baseline=rounded(result.baseline),
-        facts=result.facts,
-        spearman_with_influence=None if rank is None else rounded(rank),
-    )
-
-
 def profile_envelope(
     loaded: LoadedModel, found: Measurement, load_seconds: float
 ) -> ProfileEnvelope:
@@ -213,6 +213,7 @@ def profile_envelope(
             load_seconds=round(load_seconds, 3),
             measure_seconds=round(seconds, 3),
             predict_seconds=round(found.predict_seconds, 3),
+            recall_seconds=round(found.recall_seconds, 3),
             tokens_per_second=rounded(found.sample.documents.ids.numel() / max(seconds, 1e-9)),
         ),
         environment=Environment(
@@ -243,7 +244,7 @@ def profile_summary(body: ProfileBody, envelope: ProfileEnvelope) -> ProfileSumm
         seed=body.request.seed,
         positional_encoding=body.request.positional_encoding,
         content_scale=body.request.content_scale,
-        needle=body.measured.needle is not None,
+        recall=body.recall is not None,
         shape=body.shape.class_,
         shape_decided=body.shape.decided,
         dead_zone=body.dead_zone,

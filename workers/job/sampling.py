@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from lacuna.contract.profiles import DocumentSampling, SamplingEnd
 from lacuna.evidence.sampling import DOCUMENTS, Sampling
@@ -30,9 +30,7 @@ class Sample:
     sampled: DocumentSampling
 
 
-def read(
-    offered: DocumentSet, measure: Measure, *, most: int | None, edges: Sequence[int] = ()
-) -> Sample:
+def read(offered: DocumentSet, measure: Measure, *, most: int | None) -> Sample:
     """Measure documents from the first on.
 
     Args:
@@ -40,33 +38,21 @@ def read(
         measure: measures some of them.
         most: stop when the rule of `lacuna.evidence.sampling` says so, and at this number; None
             reads all.
-        edges: numbers of documents at which passes end, whatever the rule asks for.
     """
     there = len(offered.ids)
-    found: InfluenceResult | None = None
-    done = 0
-
-    def up_to(stop: int) -> InfluenceResult:
-        nonlocal found, done
-        for edge in sorted({stop, *(edge for edge in edges if done < edge < stop)}):
-            more = measure(done, edge)
-            found = more if found is None else found.followed_by(more)
-            done = edge
-        assert found is not None
-        return found
-
     if most is None:
-        result = up_to(there)
+        result = measure(0, there)
         return Sample(result, offered, sampling_to_wire("fixed", result.norms))
     state = Sampling(dataclasses.replace(DOCUMENTS, start=min(DOCUMENTS.start, most), budget=most))
     stop = min(state.rule.start, there)
+    result = measure(0, stop)
     while True:
-        result = up_to(stop)
         exhausted = stop == there < most
         look = state.look(stop, tenths_half_width(result.norms), exhausted=exhausted)
         if look.stop:
             break
-        stop = min(stop + look.add, there)
+        start, stop = stop, min(stop + look.add, there)
+        result = result.followed_by(measure(start, stop))
     end: SamplingEnd = "narrow" if look.reason == "narrow" else "budget"
     if end == "budget" and exhausted:
         end = "exhausted"

@@ -38,13 +38,17 @@ def rank_agreement(recall: F64, density: F64, *, seed: int = 0) -> Interval | No
     if groups < MIN_GROUPS or places < 3 or value is None:
         return None
     draw = np.random.default_rng(seed)
-    found = []
-    for _ in range(_DRAWS):
-        pick = draw.integers(0, groups, groups)
-        # Influence of the groups' own prompts is one document, whose rows go with the groups.
-        which = draw.integers(0, len(documents), len(documents))
-        there = documents[which].mean(axis=0)[pick].mean(axis=0)
-        rank = spearman(recall[pick].mean(axis=0), there)
-        found.append(0.0 if rank is None else rank)
+    groups_drawn = draw.multinomial(groups, [1 / groups] * groups, size=_DRAWS) / groups
+    # Influence of the groups' own prompts is one document, whose rows go with the groups.
+    count = len(documents)
+    drawn = draw.multinomial(count, [1 / count] * count, size=_DRAWS) / count
+    there = (drawn @ documents.reshape(count, -1)).reshape(_DRAWS, groups, places)
+    ranks = [
+        spearman(once, other)
+        for once, other in zip(
+            groups_drawn @ recall, np.einsum("dg,dgk->dk", groups_drawn, there), strict=True
+        )
+    ]
+    found = [0.0 if rank is None else rank for rank in ranks]
     low, high = np.quantile(found, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
     return Interval(value, float(low), float(high))

@@ -202,6 +202,11 @@ def documents(passages: Sequence[Passage]) -> Draw:
     return partial(_documents, tuple(passages))
 
 
+def groups_of(passages: Sequence[Passage], items: int, seed: int = 0) -> int:
+    """How many groups of `items` questions `documents` draws from these passages."""
+    return len(_question_sets(passages, items, seed))
+
+
 def _documents(
     passages: tuple[Passage, ...], count: int, items: int, seed: int, first: int
 ) -> list[Group]:

@@ -99,8 +99,7 @@ class WeightsReader:
         began = time.monotonic()
         if not questions:
             return []
-        rows = [self._encoding.row(question) for question in questions]
-        self._encoding.check(questions, rows)
+        rows = self.rows(questions)
         done = itertools.count(1)
 
         def report(count: int) -> None:
@@ -116,6 +115,12 @@ class WeightsReader:
                 found = self._scored(rows, report)
         self.usage.seconds += time.monotonic() - began
         return list(found)
+
+    def rows(self, questions: Sequence[Question]) -> list[Row]:
+        """Questions in tokens; whatever `read` refuses before it reads is refused here."""
+        found = [self._encoding.row(question) for question in questions]
+        self._encoding.check(questions, found)
+        return found
 
     def prompt_ids(self, question: Question) -> list[int]:
         """Tokens of the prompt as the model reads them, special ones included, no answer."""

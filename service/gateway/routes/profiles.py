@@ -40,6 +40,7 @@ from service.gateway.representations import (
     FORMATS,
     REVALIDATED,
     Conditions,
+    Curve,
     RepresentationResponse,
     choose,
 )
@@ -136,6 +137,10 @@ async def read(
         str, Path(pattern=_ADDRESS, description="Id, with .json, .csv, .svg or .png if you like.")
     ],
     bins: Bins = None,
+    curve: Annotated[
+        Curve,
+        Query(description="`recall`: its curves by depth, as CSV, SVG or PNG, if it has any."),
+    ] = "influence",
 ) -> Response:
     """A profile as JSON, CSV, SVG or PNG. It never changes, so you may keep it."""
     identifier, dot, suffix = profile_id.partition(".")
@@ -148,7 +153,8 @@ async def read(
         return problem(
             request.scope, "not_acceptable", f"this address offers {offered}", headers=headers
         )
-    return RepresentationResponse(await services.representations.get(identifier, form, bins))
+    made = await services.representations.get(identifier, form, bins, curve)
+    return RepresentationResponse(made)
 
 
 @router.get(

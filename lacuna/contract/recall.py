@@ -1,0 +1,204 @@
+"""Recall by depth: what a request for a profile says about it, and the curve that comes back.
+
+Influence says how strongly an answer reacts to a place of the prompt; recall says how often the
+answer is right when the fact stands there.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from lacuna.contract.base import Fraction, Wire, digest
+
+Probe = Literal["facts", "pairs", "paraphrase", "documents"]
+QuestionPlace = Literal["last", "first", "both"]
+LEAST_GROUPS = 16
+"""Groups below which neither a verdict nor a band has the error rate that it states."""
+MOST_GROUPS = 48
+"""Groups that `auto` reads at most."""
+MAX_GROUPS = 512
+MAX_PASSAGES = 4_096
+
+_Short = Annotated[str, Field(min_length=1, max_length=500)]
+
+
+class RecallPassage(Wire):
+    """A question, its accepted answers, and the passage that holds one of them."""
+
+    question: str = Field(min_length=1, max_length=1_000)
+    answers: Annotated[list[_Short], Field(min_length=1, max_length=20)]
+    """The probability of the first one is read. No other passage of its prompt holds any of them.
+    At least one must stand in `text` or `title`, else the passage only serves as a distractor."""
+    text: str = Field(min_length=1, max_length=20_000)
+    title: str = Field(default="", max_length=500)
+    topic: str = Field(default="", max_length=100)
+    """A label, if you have one. Bands are wider where topics differ; without labels the question
+    word (who, when, ...) takes its place."""
+
+
+class RecallRequest(Wire):
+    """Ask how well the model recalls what stands at each depth of a prompt of `sequence_length`
+    tokens.
+
+    One group is as many competing facts as there are depths. Each stands at each depth once, in
+    filler of the group's own, and is asked for there; so depths are compared in pairs.
+    """
+
+    probes: list[Probe] = Field(default=["facts"], min_length=1, max_length=4)
+    """`facts`: sentences in prose. `pairs`: key-value records among others. `paraphrase`: facts
+    whose question shares no content word with them. `documents`: your own questions over your own
+    `passages`, with distractors."""
+    groups: Annotated[int, Field(ge=LEAST_GROUPS, le=MAX_GROUPS)] | Literal["auto"] = "auto"
+    """`auto` reads 24 groups, then 8 more at a time, until differences between depths are known to
+    .05 or 48 groups are read. The rank agreement with influence takes 32."""
+    depths: int = Field(default=5, ge=3, le=10)
+    """Depths of the curve, evenly spaced, and competing facts in each prompt."""
+    form: Literal["auto", "plain", "chat"] = "auto"
+    """How prompts are written. `auto`: by the chat template where the model has one. `chat`: the
+    same, and refused where it has none. `plain`: never."""
+    question: QuestionPlace = "last"
+    """Where the question stands: behind the context, before it, or both."""
+    passages: (
+        Annotated[list[RecallPassage], Field(fail_fast=True, max_length=MAX_PASSAGES)] | None
+    ) = None
+    """For the probe `documents`: `depths` times as many as groups, and more for distractors. They
+    are never stored and never returned."""
+
+    @model_validator(mode="after")
+    def _fields_fit_each_other(self) -> Self:
+        if len(set(self.probes)) != len(self.probes):
+            raise ValueError("`probes` names one twice")
+        if ("documents" in self.probes) != (self.passages is not None):
+            raise ValueError("`passages` go with the probe `documents`, and only with it")
+        least = LEAST_GROUPS if self.groups == "auto" else self.groups
+        if self.passages is not None and len(self.passages) < least * self.depths:
+            raise ValueError(
+                f"`passages`: {least} groups of {self.depths} questions take at least "
+                f"{least * self.depths} passages, not {len(self.passages)}"
+            )
+        return self
+
+    @property
+    def limit(self) -> int:
+        """Most groups that are read."""
+        return MOST_GROUPS if self.groups == "auto" else self.groups
+
+    @property
+    def passages_digest(self) -> str | None:
+        """Digest of the caller's passages; None without any."""
+        if self.passages is None:
+            return None
+        return digest([passage.model_dump(mode="json") for passage in self.passages])
+
+    def identity(self) -> dict[str, Any]:
+        """All that changes the curves; texts of the caller's own enter as a digest."""
+        fields = self.model_dump(mode="json", exclude={"passages"})
+        return fields | {"probes": sorted(self.probes), "passages": self.passages_digest}
+
+
+class RecallEcho(Wire):
+    """The request for recall as it was resolved, without the caller's passages."""
+
+    probes: list[Probe]
+    groups_asked: int | Literal["auto"]
+    depths: int
+    form: Literal["auto", "plain", "chat"]
+    question: QuestionPlace
+    passages_digest: str | None
+
+
+RecallVerdict = Literal["varies", "flat", "undecided", "floor", "ceiling"]
+"""Whether recall depends on depth. `varies`: the test says so. Otherwise `floor`: the model does
+not recall the facts, wherever they stand; `ceiling`: nearly always, wherever they stand; `flat`:
+every depth is within .05 of the mean, with 95% confidence; `undecided`: more groups may tell."""
+
+
+class RecallControls(Wire):
+    """The same questions under conditions that bound what depth can show: mean probabilities."""
+
+    closed_book: Fraction
+    """Without any context. Recall near this says nothing about the context."""
+    oracle: Fraction
+    """With the fact alone as context: the most that can be expected."""
+    repeat: float | None
+    """Mean absolute difference between two readings of the same prompts; 0 for weights, more for a
+    server that answers the same prompt in several ways."""
+
+
+class Agreement(Wire):
+    """A rank correlation with its 95% interval."""
+
+    value: float = Field(ge=-1, le=1)
+    low: float = Field(ge=-1, le=1)
+    high: float = Field(ge=-1, le=1)
+
+
+class RecallSampling(Wire):
+    """Why no more groups were read, and what more would buy.
+
+    Widths are the largest half-width of the band of differences between depths.
+    """
+
+    reason: Literal["narrow", "budget", "exhausted", "fixed"]
+    """`narrow`: at most `target` at two looks running. `budget`: 48 groups are read. `exhausted`:
+    the passages give no more. `fixed`: the request names a number."""
+    half_width: float | None
+    target: float
+    at_double: float | None
+    """What twice the groups would give."""
+    needed: int | None
+    """About how many groups `target` takes."""
+
+
+class RecallCurve(Wire):
+    """Expected probability of a right answer by where the fact stood. Lists are by depth, the start
+    of the prompt first."""
+
+    depth: list[Fraction]
+    """Where the facts begin, as a share of the prompt."""
+    position: list[float]
+    """The same in tokens, beginning of text and chat template included; mean over facts."""
+    prompt_tokens: float
+    """Mean length of the prompts, answer included."""
+    probability: list[Fraction]
+    """Mean of exp(log p) over facts, and not exp of the mean of log p, which is lower."""
+    low: list[Fraction] | None
+    """`low` and `high` are the 95% band of `probability` at each depth by itself: which level it
+    has. Null below 16 groups."""
+    high: list[Fraction] | None
+    simultaneous_low: list[Fraction] | None
+    """`simultaneous_low` and `simultaneous_high` are the 95% band of the shape, at all depths
+    together: how far each depth is from the mean over depths, which is held fixed. Facts differ
+    more than depths do, so this band is narrower: compare depths by it."""
+    simultaneous_high: list[Fraction] | None
+    log_probability: list[float] | None
+    """Mean of log p in nats; null where texts were compared."""
+    by_group: list[list[Fraction]]
+    """`probability` of each group by depth. Groups are what is drawn independently; the same
+    request gives the same groups to another model, so that two models are compared in pairs."""
+    groups: int
+    facts: int
+    """Competing facts in each prompt."""
+    sampling: RecallSampling
+    controls: RecallControls
+    verdict: RecallVerdict
+    p: Fraction | None
+    """Of the paired test of "no trend over depth", made once, after the last group."""
+    alpha: Fraction
+    """Its level: `varies` is wrong in at most 5% of cases at this nominal level."""
+    spread: float
+    """Largest less smallest `probability`."""
+    rung: Literal["answer", "first_token", "text"]
+    """What was read: log p of the whole answer, log p of its first token, or the text itself."""
+    reader: Literal["weights", "endpoint"]
+    form: Literal["plain", "chat", "continued"]
+    """`plain`: one text. `chat`: a user's message. `continued`: by the chat template, with the
+    beginning of the reply given."""
+    question: QuestionPlace
+    spearman_with_influence: Agreement | None
+    """Rank agreement of `probability` and `influence_density` over depths; null below 32 groups."""
+    influence_density: list[float] | None
+    """Mean density of the profile's influence over the tokens of the facts where they stood; 1 is
+    an even share."""
