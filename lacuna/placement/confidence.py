@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lacuna.contract.profiles import ProfileBody
+from lacuna.contract.recall import RecallCurve
 
 NEAR = 1.25
 """Ratio of prompt to profile length, either way, up to which the curves are taken as alike."""
@@ -63,3 +64,28 @@ def noise_doubts(body: ProfileBody) -> list[str]:
     if noise > NOISY:
         return [f"two halves of the documents differ by {noise:.3g} (Wasserstein)"]
     return []
+
+
+_VERDICTS = {
+    "flat": "recall is the same at all depths, as far as was measured",
+    "undecided": "recall may be the same at all depths: more groups of facts may tell",
+    "floor": "the model hardly recalls a fact at any depth",
+    "ceiling": "the model recalls nearly every fact at every depth",
+}
+
+
+def recall_doubts(recall: RecallCurve) -> list[str]:
+    """What the verdict on recall says against an order that follows it."""
+    return [_VERDICTS[recall.verdict]] if recall.verdict in _VERDICTS else []
+
+
+def recall_range(recall: RecallCurve) -> str:
+    """Which part of the prompt was measured, and what is taken for the rest."""
+    first, last = min(recall.depth), max(recall.depth)
+    text = (
+        f"recall was measured at {len(recall.depth)} depths from {first:.0%} to {last:.0%} of the "
+        f"prompt, {recall.facts} competing facts each time"
+    )
+    outside = [f"before {first:.0%}"] if first > 0 else []
+    outside += [f"after {last:.0%}"] if last < 1 else []
+    return f"{text}; {' and '.join(outside)} the nearest depth stands in" if outside else text

@@ -12,10 +12,18 @@ import numpy.typing as npt
 from lacuna.contract.errors import InvalidRequest
 from lacuna.contract.placements import Architecture, Confidence, Source
 from lacuna.contract.profiles import ProfileBody
+from lacuna.contract.recall import LEAST_GROUPS, RecallCurve
 from lacuna.evidence.bands import MIN_EFFECTIVE
 from lacuna.placement.architecture import from_architecture, theory_length
-from lacuna.placement.confidence import NOISY, doubts_of, noise_doubts, stretched
-from lacuna.placement.document_curves import DocumentCurves, exact, of_masses, prepare
+from lacuna.placement.confidence import (
+    NOISY,
+    doubts_of,
+    noise_doubts,
+    recall_doubts,
+    recall_range,
+    stretched,
+)
+from lacuna.placement.document_curves import DocumentCurves, at_depths, exact, of_masses, prepare
 from lacuna.theory.curve import cumulative
 
 F64 = npt.NDArray[np.float64]
@@ -23,6 +31,8 @@ Level = Literal["high", "medium", "low"]
 Basis = Literal["recall", "measured", "prediction", "theory", "given"]
 
 _CACHED = 64
+AGREEMENT = 0.3
+"""Rank agreement of recall and influence below which the answer says that they disagree."""
 _LEVELS: tuple[Level, ...] = ("low", "medium", "high")
 _THEORY = "the curve comes from the architecture alone, and training changes it: measure the model"
 _PREDICTED = "a prediction has no interval: only the curve `measured` has documents behind it"
@@ -147,7 +157,8 @@ def of_architecture(
 
 @lru_cache(maxsize=_CACHED)
 def of_profile(document: bytes, source: Source | None) -> PlacementCurve:
-    """A curve of a stored profile; the default is `measured`.
+    """A curve of a stored profile. The default is `recall` where facts competed in enough groups
+    and the model is neither always right nor always wrong, else `measured`.
 
     Args:
         document: the profile's body as JSON.
@@ -161,7 +172,9 @@ def of_profile(document: bytes, source: Source | None) -> PlacementCurve:
 
 def of_body(body: ProfileBody, source: Source | None) -> PlacementCurve:
     """`of_profile` for a profile that is parsed already."""
-    chosen: Source = source or "measured"
+    chosen: Source = source or ("recall" if _usable_recall(body) else "measured")
+    if chosen == "recall":
+        return _of_recall(body)
     if chosen == "measured":
         return _of_measured(body)
     if chosen in ("mean_of_norms", "last_token_attention"):
@@ -176,6 +189,70 @@ def of_body(body: ProfileBody, source: Source | None) -> PlacementCurve:
             "(Wasserstein)"
         )
     return _of_one(body, chosen, "prediction", prediction.influence, doubts, _PREDICTED)
+
+
+_PROBES = ("documents", "facts", "paraphrase", "pairs")
+"""Whose curve `recall` is, the first that was measured: the caller's own questions tell most."""
+
+
+def _recall(body: ProfileBody) -> RecallCurve | None:
+    found = body.recall or {}
+    return next((found[probe] for probe in _PROBES if probe in found), None)
+
+
+def _usable_recall(body: ProfileBody) -> bool:
+    found = _recall(body)
+    return (
+        found is not None
+        and len(found.by_group) >= LEAST_GROUPS
+        and found.verdict not in ("floor", "ceiling")
+    )
+
+
+def _of_recall(body: ProfileBody) -> PlacementCurve:
+    """Density proportional to the probability of recall: the value is then the expected rate of
+    right answers. Groups of competing facts are what is drawn independently."""
+    found = _recall(body)
+    if found is None:
+        raise InvalidRequest(_missing(body, "recall"), field="source")
+    groups = np.array(found.by_group)
+    unsure = None
+    if len(groups) < LEAST_GROUPS:
+        unsure = (
+            f"{len(groups)} groups of facts are too few for an interval, which takes {LEAST_GROUPS}"
+        )
+    if not groups.any():
+        raise InvalidRequest("the model recalled no fact at any depth", field="source")
+    length = max(1, round(found.prompt_tokens))
+    curves = prepare(at_depths(np.array(found.depth), groups), kind="recall", length=length)
+    return PlacementCurve(
+        source="recall",
+        basis="recall",
+        level="high",
+        documents=curves,
+        length=length,
+        profile_id=body.id,
+        max_length=body.model.max_length,
+        tokenizer_digest=body.model.tokenizer_digest,
+        noise=body.measured.split_half_wasserstein,
+        agreement=_agreement(body),
+        unsure=unsure,
+        doubts=(*doubts_of(body), *recall_doubts(found)),
+        notes=(recall_range(found),),
+        warnings=_disagreement(body),
+    )
+
+
+def _disagreement(body: ProfileBody) -> tuple[str, ...]:
+    """A warning where recall and influence surely rank places differently."""
+    found = _recall(body)
+    agreement = None if found is None else found.spearman_with_influence
+    if agreement is None or agreement.high >= AGREEMENT:
+        return ()
+    return (
+        f"recall and influence disagree about which places are best (Spearman "
+        f"{agreement.value:.2f}, at most {agreement.high:.2f})",
+    )
 
 
 def _of_measured(body: ProfileBody) -> PlacementCurve:
@@ -250,13 +327,23 @@ def _curve(
         max_length=body.model.max_length,
         tokenizer_digest=body.model.tokenizer_digest,
         noise=body.measured.split_half_wasserstein,
+        agreement=_agreement(body),
         unsure=unsure,
         doubts=tuple(doubts),
+        warnings=_disagreement(body),
     )
+
+
+def _agreement(body: ProfileBody) -> float | None:
+    found = _recall(body)
+    agreement = None if found is None else found.spearman_with_influence
+    return None if agreement is None else agreement.value
 
 
 def _missing(body: ProfileBody, source: str) -> str:
     known = ["measured", "mean_of_norms", *body.predictions]
+    if body.recall:
+        known.insert(0, "recall")
     if body.measured.last_token_attention is not None:
         known.append("last_token_attention")
     return f"this profile has no curve {source}; it has {', '.join(known)}"

@@ -46,9 +46,19 @@ async def test_placements_rollouts_jobs_and_refusals(served: AsyncClient) -> Non
             Chunk(id="c", tokens=15, relevance=0.5, pinned="first"),
         ],
         density=[1.0, 2.0, 3.0],
+        relevance_scale="probability",
     )
     assert placed.order == ["c", "a", "b"]
     assert placed.method == "exact"
+    scores = [0.1 * i for i in range(60)]
+    labels = [i % 3 > 0 if i > 20 else i % 5 == 0 for i in range(60)]
+    fitted = await served.calibrate(scores, labels, [f"q{i // 3}" for i in range(60)])
+    assert (fitted.reliability.labels, fitted.reliability.questions) == (60, 20)
+    by_score = [Chunk(id=str(i), tokens=10, relevance=scores[10 * i]) for i in range(4)]
+    weighed = await served.place(by_score, density=[1.0, 2.0], calibration=fitted)
+    assert weighed.relevance.basis == "calibration"
+    with pytest.raises(Refused, match="at least 20"):
+        await served.calibrate(scores[:30], labels[:30])
     one = Chunk(id="a", tokens=1, relevance=1.0)
     with pytest.raises(Refused, match="repeats") as caught:
         await served.place([one, one], density=[1.0])

@@ -24,6 +24,9 @@ def saved(make_profile: Callable[..., Profile]) -> dict[str, Any]:
     rising = [(i + 1) / total for i in range(40)]
     found["measured"]["influence"] = rising
     found["measured"]["last_token_attention"] = rising[::-1]
+    kept = found["measured"]["summaries"]
+    kept["masses"] = [rising for _ in kept["masses"]]
+    kept["first"] = [rising[0] for _ in kept["first"]]
     return found
 
 
@@ -38,22 +41,28 @@ def test_the_best_chunk_goes_where_the_curve_is_high(tmp_path: Path, saved: dict
     for source in (path, str(path), saved, Profile.of_answer(json.dumps(saved))):
         placed = OfflinePlacer(source).place(chunks())
         assert placed.order == ["b", "d", "c", "a"]
-    by_other_curve = OfflinePlacer(path).place(chunks(), source="last_token_attention")
+    by_other_curve = OfflinePlacer(path).place(
+        chunks(), source="last_token_attention", strategy="optimal"
+    )
     assert by_other_curve.order == ["a", "c", "d", "b"]
+    assert by_other_curve.advice.decision == "undecided"
+    assert placed.advice.decision == "reorder"
     assert placed.gain.given is not None
-    assert placed.gain.given > 0
+    assert placed.gain.given.low is not None
+    assert placed.gain.given.low > 0
     assert not placed.extrapolated
     assert OfflinePlacer(path).place([Chunk(id="x", tokens=9, relevance=1.0)]).extrapolated
 
 
 def test_options_and_refusals(saved: dict[str, Any]) -> None:
     placer = OfflinePlacer(saved)
-    assert placer.place(chunks(), max_chunks=2).dropped == ["b", "d"]
+    dropped = placer.place(chunks(), max_chunks=2).dropped
+    assert [one.id for one in dropped] == ["b", "d"]
     assert placer.place(chunks(), model="owner/name", profile_id="a" * 32).order[-1] == "a"
     with pytest.raises(LacunaError, match="not"):
         placer.place(chunks(), model="other/name")
-    with pytest.raises(Refused, match="needle"):
-        placer.place(chunks(), source="needle")
+    with pytest.raises(Refused, match="recall"):
+        placer.place(chunks(), source="recall")
     with pytest.raises(Refused, match="relevance"):
         placer.place([{"id": "a", "tokens": 1}])
     with pytest.raises(LacunaError, match="tokenizer"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 import redis
 from tokenizers import Tokenizer
@@ -29,10 +30,15 @@ async def test_by_profile_id(client: httpx.AsyncClient, stored: str, profile: Pr
     placed = PlacementResponse.model_validate_json(answer.content)
     assert placed.profile_id == stored
     assert placed.source == "measured"
-    assert placed.order[0] == "b"  # the first quarter of the fixtures' profile is its highest
+    assert placed.advice.decision == "reorder"
+    assert placed.gain.given is not None
+    assert placed.gain.given.low is not None
+    assert placed.gain.given.low > 0
     assert not placed.extrapolated
-    share = sum(profile.measured.influence[:16])
-    assert placed.placements[0].mass == pytest.approx(share, rel=1e-4)
+    quarters = np.array(profile.measured.influence).reshape(4, 16).sum(axis=1)
+    assert placed.order[int(quarters.argmax())] == "b"
+    masses = [one.mass for one in placed.placements]
+    assert masses == pytest.approx(quarters.tolist(), abs=0.02)  # smoothed, without token 0
 
 
 async def test_by_model_and_by_density(client: httpx.AsyncClient, stored: str) -> None:
@@ -40,7 +46,11 @@ async def test_by_model_and_by_density(client: httpx.AsyncClient, stored: str) -
         "/v1/placements", json={"model": "preset:gpt2", "chunks": CHUNKS, "max_chunks": 2}
     )
     assert by_model.json()["profile_id"] == stored
-    assert by_model.json()["dropped"] == ["a", "d"]
+    dropped = by_model.json()["dropped"]
+    assert [(one["id"], one["reason"]) for one in dropped] == [
+        ("a", "max_chunks"),
+        ("d", "max_chunks"),
+    ]
     by_density = await client.post(
         "/v1/placements", json={"density": [3, 1, 1, 2], "chunks": CHUNKS}
     )
@@ -95,3 +105,18 @@ async def test_texts_are_counted_with_the_published_tokenizer(
     answer = await client.post("/v1/placements", json={"profile_id": stored, "chunks": chunks})
     assert {one["id"]: one["tokens"] for one in answer.json()["placements"]} == {"a": 3, "b": 7}
     assert "one two three" not in answer.text
+
+
+async def test_decisions_and_gains_are_counted(client: httpx.AsyncClient, stored: str) -> None:
+    for strategy in ("advised", "optimal"):
+        body = {"profile_id": stored, "chunks": CHUNKS, "strategy": strategy}
+        await client.post("/v1/placements", json=body)
+    await client.post("/v1/placements", json={"density": [1], "chunks": CHUNKS})
+    text = (await client.get("/metrics")).text
+    for line in (
+        'lacuna_placements_total{decision="reorder",strategy="advised"} 1.0',
+        'lacuna_placements_total{decision="reorder",strategy="optimal"} 1.0',
+        'lacuna_placements_total{decision="keep",strategy="advised"} 1.0',
+        'lacuna_placement_gain_count{decision="reorder"} 2.0',
+    ):
+        assert line in text
