@@ -25,6 +25,7 @@ from lacuna import (
     WaitedTooLong,
 )
 from lacuna.client.errors import FieldError
+from lacuna.comparisons import compare
 
 Call = Callable[..., Any]
 NO_MODELS = {"demo": [], "presets": [], "architectures": [], "workers": []}
@@ -366,13 +367,13 @@ def test_listing_follows_the_cursor(call: Call, profile: Profile) -> None:
     assert len(script.seen) == 1
 
 
-def test_rollouts_and_comparisons(call: Call, answer_of: Any) -> None:
+def test_rollouts_and_comparisons(call: Call, answer_of: Any, profile: Profile) -> None:
     rollout = answer_of("post_v1_rollouts")
     answered = call(Script(ok(rollout)), "rollout", sequence_length=1, layers=2)
     assert answered.predictions.keys() == rollout["predictions"].keys()
-    script = Script(ok({**answer_of("get_v1_comparisons"), "more": 1}))
-    compared = call(script, "compare", "a" * 32, "b" * 32, bins=10)
-    assert compared.wasserstein == answer_of("get_v1_comparisons")["wasserstein"]
+    answer = compare(profile, profile)
+    script = Script(ok({**json.loads(answer.model_dump_json()), "more": 1}))
+    assert call(script, "compare", "a" * 32, "b" * 32, bins=10) == answer
     assert dict(script.seen[0].url.params) == {"a": "a" * 32, "b": "b" * 32, "bins": "10"}
 
 
