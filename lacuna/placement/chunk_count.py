@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
+from lacuna.evidence.bands import widening
 from lacuna.placement.advice import LEVEL
 from lacuna.placement.document_curves import DocumentCurves
 from lacuna.placement.fast_orders import fast_orders
@@ -42,8 +43,14 @@ class Kept:
 
 
 def hit_curve_error(hits: F64, questions: int) -> F64:
-    """Standard error of a hit curve measured on so many questions, shape of `hits` (binomial)."""
-    error: F64 = np.sqrt(hits * (1 - hits) / questions)
+    """Standard error of a hit curve measured on this many questions, shape of `hits`.
+
+    Binomial, with two hits and two misses added (Agresti & Coull 1998): ranks that were hit once or
+    twice have a rate that is known badly, and their plain error is too small.
+    """
+    total = questions + 4
+    near = (hits * questions + 2) / total
+    error: F64 = np.sqrt(near * (1 - near) / total)
     return error
 
 
@@ -59,10 +66,11 @@ def count_chunks(
     """Add chunks by falling weight until the next one's value may be zero, or less than its cost.
 
     The value of a chunk is its weight times its visibility in the order that the curves ask for, in
-    the prompt of the chunks kept so far and itself. Its interval has the documents' spread and the
-    error of the weight. What it takes from the others by distracting is `distractor_cost`, which
-    must be measured (recall against the number of competing facts). The first chunk always stays;
-    pinned chunks are the caller's to add.
+    the prompt of the chunks kept so far and itself, judged on documents that did not choose the
+    order (`advice`). Its interval has the documents' spread and the error of the weight; it is
+    simulated in `bench/advice.py`. What it takes from the others by distracting is
+    `distractor_cost`, which must be measured (recall against the number of competing facts). The
+    first chunk always stays; pinned chunks are the caller's to add.
 
     Args:
         weights: of all chunks, shape [m] (`relevance.weigh`).
@@ -75,11 +83,12 @@ def count_chunks(
     ranked = np.argsort(-weights, kind="stable")
     every = np.arange(weights.size)
     found: list[Marginal] = []
-    before = 0.0
+    before = _Worth(*np.zeros((2, curves.documents)))
     for count in range(1, weights.size + 1):
         kept = np.sort(ranked[:count])
         chunk = int(ranked[count - 1])
-        own, whole = _values(problem_of(kept), curves, int(np.searchsorted(kept, chunk)), by_length)
+        place = int(np.searchsorted(kept, chunk))
+        own, whole = _worth(problem_of(kept), curves, place, by_length=by_length)
         if count > 1:
             share = 0.0
             if weight_error is not None and weights[chunk] > 0:
@@ -104,34 +113,58 @@ def _sentence(why: str, marginal: Marginal) -> str:
     return f"the next chunk may distract more than it adds: {between}"
 
 
+@dataclass(frozen=True, eq=False)
+class _Worth:
+    """Values by document, each of shape [D]."""
+
+    unseen: F64
+    """In the orders that were chosen without the document."""
+    seen: F64
+    """In the order that was chosen on all documents."""
+
+
 def _marginals(
-    chunk: int, own: F64, share: float, before: float, cost: float
+    chunk: int, own: _Worth, share: float, before: _Worth, cost: float
 ) -> tuple[Marginal, Marginal]:
     """Without and with the cost, as shares of the value before.
 
     Args:
-        own: the chunk's value by document, shape [D].
+        own: the chunk's value.
         share: standard error of its weight over the weight.
         before: value of the chunks kept so far.
     """
-    value, documents = float(own.mean()), own.size
-    error, quantile = share * value, float(ndtri((1 + LEVEL) / 2))
-    if documents > 1:
-        error = float(np.hypot(error, own.std(ddof=1) / np.sqrt(documents)))
-        quantile = float(stdtrit(documents - 1, (1 + LEVEL) / 2))
-    half, worth = quantile * error, max(before, 1e-300)
-    ends = [(value + side * half) / worth for side in (0, -1, 1)]
+    value, half = _ratio(own.unseen, before.unseen, share)
+    in_sample, half_in = _ratio(own.seen, before.seen, share)
+    ends = (value, value - half, max(value + half, in_sample + half_in))
     return Marginal(chunk, *ends), Marginal(chunk, *(end - cost for end in ends))
 
 
-def _values(
-    problem: OrderProblem, curves: DocumentCurves, chunk: int, by_length: bool
-) -> tuple[F64, float]:
-    """Value of one chunk by document, shape [D], and of all chunks on average."""
-    order = fast_orders(problem, curves, curves.chosen_on[None], by_length=by_length)
-    start = np.repeat(problem.offsets(order), 2, axis=0)
-    weight = np.repeat(problem.weight[order], 2, axis=0)
-    weight[0] *= order[0] == chunk
-    end = start + problem.span[order]
-    values = curves.cumulative @ curves.coefficients(start, end, weight, problem.tokens)
-    return values[:, 0], float(values[:, 1].mean())
+def _ratio(own: F64, before: F64, share: float) -> tuple[float, float]:
+    """Ratio of means, and half the width of its 95% interval by the delta method."""
+    documents, worth = own.size, max(float(before.mean()), 1e-300)
+    value = float(own.mean()) / worth
+    error, quantile = share * value, float(ndtri((1 + LEVEL) / 2))
+    if documents > 1:
+        spread = float((own - value * before).std(ddof=1)) / worth
+        error = float(np.hypot(error, spread / np.sqrt(documents)))
+        quantile = float(stdtrit(documents - 1, (1 + LEVEL) / 2)) * widening(documents)
+    return value, quantile * error
+
+
+def _worth(
+    problem: OrderProblem, curves: DocumentCurves, chunk: int, *, by_length: bool
+) -> tuple[_Worth, _Worth]:
+    """Of one chunk, and of all of them."""
+    trained = np.concatenate([curves.chosen_on[None], curves.trained_on])
+    orders = fast_orders(problem, curves, trained, by_length=by_length)
+    start = problem.offsets(orders)
+    end, weight = start + problem.span[orders], problem.weight[orders]
+    found = []
+    for one in (weight * (orders == chunk), weight):
+        values = curves.cumulative @ curves.coefficients(start, end, one, problem.tokens)
+        unseen = values[:, 0]
+        if len(curves.trained_on):
+            folds = values[:, 1:].T.reshape(curves.held_out.shape)
+            unseen = (curves.held_out * folds).sum(axis=1).mean(axis=0)
+        found.append(_Worth(unseen, values[:, 0]))
+    return found[0], found[1]

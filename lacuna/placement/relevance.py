@@ -25,7 +25,6 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
-from scipy.stats import rankdata
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -122,8 +121,9 @@ def rank_weights(lowest_first: F64, hit_curve: F64 | None = None) -> F64:
     """
     size = lowest_first.size
     table = np.cumsum(np.concatenate([[0.0], hits_by_rank(size, hit_curve)]))
-    last = rankdata(lowest_first, method="max").astype(np.int64)
-    before = rankdata(lowest_first, method="min").astype(np.int64) - 1
+    ranked = np.sort(lowest_first)
+    last = np.searchsorted(ranked, lowest_first, side="right")
+    before = np.searchsorted(ranked, lowest_first, side="left")
     weights: F64 = (table[last] - table[before]) / (last - before)
     return weights
 
