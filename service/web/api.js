@@ -1,4 +1,4 @@
-// The HTTP interface as this page uses it. The key is kept in this tab alone.
+// The HTTP interface as this page uses it. The key is kept in this tab only.
 
 import { events } from "./state.js";
 
@@ -42,7 +42,7 @@ async function ask(path, read, { within = PATIENCE_MS, any = false, ...options }
 
 async function refusal(answer) {
   if (answer.status === 401) events.dispatchEvent(new Event("unauthorized"));
-  // A proxy in between answers in its own words; the status is all that is known then.
+  // A proxy in between answers in its own format; then only the status is known.
   const problem = await answer.json().catch(() => ({}));
   return new Refusal(answer.status, problem, Number(answer.headers.get("Retry-After")) || 0);
 }

@@ -1,16 +1,16 @@
-// One way for everything that somebody asks of the page: what it fails with is shown and said, what
-// it replaces does not stand beside an error, and an answer that comes too late is dropped.
+// One way to do everything that the page is asked for: an error is shown and announced, the former
+// answer does not stay next to an error, and an answer that comes too late is dropped.
 
 import { byId, showError } from "./dom.js";
 
 const latest = new WeakMap();
 
 /**
- * Does `work`, then calls what it returns (to draw). A failure is shown in the alert `box`.
+ * Runs `work`, then calls the function that it returns, to draw. A failure is shown in the alert `box`.
  *
  * form: where the fields are that a failure may name.
  * result: the element that the answer fills: busy until then; only the latest request fills it.
- * clear: takes away the former answer after a failure.
+ * clear: removes the former answer after a failure.
  */
 export async function attempt(box, work, { form = null, result = null, clear = null } = {}) {
   const mine = {};

@@ -1,5 +1,5 @@
 // Line charts by uPlot, with what it lacks: colours of the theme, a dead zone, a band, and a reading
-// of values by keyboard for who does not use a mouse or does not see the picture.
+// of values by keyboard for people who use no mouse or do not see the picture.
 /* global uPlot */
 
 import { h, number } from "./dom.js";
@@ -44,7 +44,7 @@ function onTheme(call) {
  * A chart in a container of fixed height.
  *
  * draw({x, series: [{label, values, place, points, stepped}], band: {low, high}, zone: [from, to],
- *       xLabel, yLabel, log, name, xText}) draws anew; curves share `x`.
+ *       xLabel, yLabel, log, name, xText}) draws it again; curves share `x`.
  */
 export class Chart {
   constructor(container) {

@@ -1,6 +1,6 @@
 // Chunks as they are pasted, read as the command line reads its files: JSON, JSON lines, or cells by
 // the first line's tab, semicolon or comma, else by spaces, where a heading line may name the
-// columns. What cannot be meant is refused, by line.
+// columns. What cannot be read is refused with its line.
 
 import { Refusal } from "./api.js";
 

@@ -17,7 +17,7 @@ export function h(tag, properties = {}, ...children) {
 
 /** Says something to who cannot see the change. */
 export function announce(text) {
-  // A new element each time: the same words twice are said twice.
+  // A new element each time, so that the same words are read aloud again.
   byId("live").replaceChildren(h("p", {}, text));
 }
 
@@ -103,7 +103,7 @@ export function showError(box, error, form = null) {
     const folded = field.closest("details");
     if (folded) folded.open = true;
   }
-  // Whoever has gone on to something else meanwhile is left there.
+  // Someone who has gone on to something else meanwhile stays there.
   const here = document.activeElement;
   if (here === document.body || form?.contains(here)) fields[0]?.focus();
 }

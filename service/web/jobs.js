@@ -54,7 +54,7 @@ function remember() {
 
 const unfinished = () => [...cards.values()].filter((card) => !card.over);
 
-// One question at a time, whatever the number of jobs: a browser opens six connections to a host,
+// One request at a time, whatever the number of jobs: a browser opens six connections to a host,
 // and a service may limit the rate.
 function schedule(after) {
   clearTimeout(timer);
@@ -70,8 +70,8 @@ async function look() {
     if (!card.over) card.draw(job);
     pause = EVERY_MS;
   } catch (error) {
-    if (error.status === 404) card.end(GONE, "The service has forgotten this job. Ask again.");
-    else card.message.textContent = `No word of it (${error.message}); asking again.`;
+    if (error.status === 404) card.end(GONE, "The service no longer has this job. Ask for the profile again.");
+    else card.message.textContent = `No answer (${error.message}); asking again.`;
     pause = Math.min(MOST_PATIENT_MS, Math.max(2 * pause, 1000 * error.retryAfter));
   }
   schedule(pause);

@@ -40,7 +40,7 @@ function draw() {
   byId("known").replaceChildren(...[...known.values()].map(row));
   byId("known-table").hidden = known.size === 0;
   mark();
-  // The list may grow under somebody's hands: a job that ends reads it anew.
+  // The list may grow while someone uses it: a job that ends reads it again.
   if (focused) byId("known").querySelector(`[data-id="${focused}"] button`)?.focus({ preventScroll: true });
 }
 

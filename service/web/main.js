@@ -22,7 +22,7 @@ function saveKey() {
   events.dispatchEvent(new Event("key"));
 }
 
-// Whoever is busy elsewhere on the page is left there.
+// Someone who is busy elsewhere on the page stays there.
 events.addEventListener("unauthorized", () => {
   note(key.get() ? "This key is not accepted." : "This service asks for a key.");
   if (document.activeElement === document.body) byId("key").focus();

@@ -68,7 +68,7 @@ function clear() {
 async function place() {
   const whole = (id) => (byId(id).value === "" ? undefined : Number(byId(id).value));
   const { chunks, lines } = parseChunks(byId("chunks").value);
-  if (!byId("place-profile").value) throw new Error("There is no known profile to place them by: measure a model first.");
+  if (!byId("place-profile").value) throw new Error("There is no profile to place the chunks by yet: measure a model first.");
   const body = {
     profile_id: byId("place-profile").value,
     source: byId("place-source").value || undefined,

@@ -1,4 +1,4 @@
-// The service at a glance: store, workers, queue. What is not known is a dash, never a zero.
+// The service at a glance: store, workers, queue. An unknown number is a dash, never a zero.
 
 import { get, text } from "./api.js";
 import { byId, duration, h } from "./dom.js";
@@ -43,13 +43,13 @@ function trouble(ready, metrics) {
   if (ready.reason) return `No figures: ${ready.reason.message}.`;
   const { redis } = ready.value;
   if (!redis?.ok) {
-    return `The store is away (${redis?.detail ?? "no word of it"}). Nothing can be measured or looked up until it is back; accepted jobs are kept.`;
+    return `The store is away (${redis?.detail ?? "no answer"}). Nothing can be measured or looked up until it is back; accepted jobs are kept.`;
   }
-  // What a missing key means is said beside the key.
+  // The note next to the key says what a missing key means.
   return metrics.reason && metrics.reason.status !== 401 ? `No figures: ${metrics.reason.message}.` : "";
 }
 
-// Set when it changes alone: an alert is read aloud each time.
+// Set only when it changes: an alert is read aloud each time.
 function say(message) {
   const box = byId("status-error");
   if (box.textContent !== message) box.textContent = message;
