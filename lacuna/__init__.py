@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from lacuna.client.offline import OfflinePlacer
     from lacuna.client.reorder import Reorderer
     from lacuna.contract.calibrations import Calibration
+    from lacuna.contract.comparisons import Comparison
     from lacuna.contract.jobs import Job
     from lacuna.contract.placements import Chunk, PlacementResponse
-    from lacuna.contract.profiles import Comparison, DeadZone, Profile, ProfileSummary
+    from lacuna.contract.profiles import DeadZone, Profile, ProfileSummary
     from lacuna.contract.rollouts import RolloutResponse
 
 __all__ = [
@@ -68,7 +69,7 @@ _MODULES = {
     "Calibration": "contract.calibrations",
     "Chunk": "contract.placements",
     "Client": "client.clients",
-    "Comparison": "contract.profiles",
+    "Comparison": "contract.comparisons",
     "DeadZone": "contract.profiles",
     "Job": "contract.jobs",
     "JobFailed": "client.errors",

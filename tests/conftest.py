@@ -26,6 +26,7 @@ from lacuna.contract.profiles import (
     RequestEcho,
     Timings,
 )
+from lacuna.contract.recall import Agreement, RecallControls, RecallCurve, RecallSampling
 from service.local import store
 from service.store.connection import connect, connect_async
 from workers.influence.curves import (
@@ -218,7 +219,56 @@ def make_profile() -> MakeProfile:
     return make
 
 
+def of_norms(norms: np.ndarray, identifier: str = "a" * 32, first: int = 0) -> Profile:
+    """A profile of a trained model whose documents have these gradient norms, F64[D, n].
+
+    Documents are named by their number from `first` on, so profiles can share some or all.
+    """
+    keys = tuple(f"{first + row:032x}" for row in range(len(norms)))
+    curves = Curves(norms, keys, "mean")
+    zone, verdict = zone_to_wire(curves)
+    plain = make(tokens=norms.shape[1], identifier=identifier, documents=len(norms))
+    echo = {"weights": "pretrained", "documents_source": "builtin", "documents_digest": keys[0]}
+    return plain.model_copy(
+        update={
+            "request": plain.request.model_copy(update=echo),
+            "measured": measured_to_wire(curves, sampling_to_wire("fixed", norms)),
+            "predictions": {},
+            "dead_zone": zone,
+            "dead_zone_verdict": verdict,
+            "shape": shape_to_wire(curves),
+        }
+    )
+
+
+@pytest.fixture(scope="session")
+def profile_of_norms() -> Callable[..., Profile]:
+    """Makes profiles from gradient norms; see `of_norms`."""
+    return of_norms
+
+
 @pytest.fixture
 def profile(make_profile: MakeProfile) -> Profile:
     """One profile of 64 tokens."""
     return make_profile()
+
+
+@pytest.fixture
+def recall_curve() -> RecallCurve:
+    """Recall of competing facts at five depths, best at the ends."""
+    middle = [0.5, 0.2, 0.1, 0.3, 0.6]
+    return RecallCurve(
+        depth=[0.05, 0.25, 0.45, 0.65, 0.85], position=[3.0, 16.0, 29.0, 42.0, 54.0],
+        prompt_tokens=64.0, probability=middle,
+        low=[p - 0.1 for p in middle], high=[p + 0.1 for p in middle],
+        simultaneous_low=[p - 0.05 for p in middle], simultaneous_high=[p + 0.05 for p in middle],
+        log_probability=[-1.0, -2.0, -3.0, -1.5, -0.75], by_group=[middle] * 40, groups=40, facts=5,
+        sampling=RecallSampling(
+            reason="narrow", half_width=0.05, target=0.05, at_double=0.035, needed=40
+        ),
+        controls=RecallControls(closed_book=0.02, oracle=0.9, repeat=0.0),
+        verdict="varies", p=0.001, alpha=0.025, spread=0.5, rung="answer", reader="weights",
+        form="plain", question="last",
+        spearman_with_influence=Agreement(value=0.9, low=0.5, high=1.0),
+        influence_density=[1.5, 0.6, 0.5, 0.8, 1.9],
+    )  # fmt: skip

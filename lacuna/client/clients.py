@@ -18,10 +18,11 @@ from lacuna.client.chunks import placement_request
 from lacuna.client.errors import Refused
 from lacuna.client.flows import Flow, Retries, Send
 from lacuna.contract.calibrations import Calibration
+from lacuna.contract.comparisons import Comparison
 from lacuna.contract.jobs import Job
 from lacuna.contract.models import ModelCatalogue
 from lacuna.contract.placements import Chunk, PlacementResponse
-from lacuna.contract.profiles import Comparison, Profile, ProfilePage
+from lacuna.contract.profiles import Profile, ProfilePage
 from lacuna.contract.rollouts import RolloutResponse
 
 T = TypeVar("T")
@@ -177,8 +178,14 @@ class Client:
         return self._run(flows.rollout(self._retries, request))
 
     def compare(self, a: str, b: str, **options: str | int) -> Comparison:
-        """How profile `b` differs from profile `a`, by id; `source` and `bins` as in
-        GET /v1/comparisons."""
+        """How profile `b` differs from profile `a`, by id: in pairs where both read the same
+        documents. `verdict` says whether it is more than chance, `summary` says it in words.
+
+        Args:
+            a: id of a profile.
+            b: id of another.
+            options: `source` and `bins`, as in GET /v1/comparisons.
+        """
         return self._run(flows.compare(self._retries, {"a": a, "b": b, **options}))
 
     def models(self) -> ModelCatalogue:

@@ -28,10 +28,11 @@ from lacuna.client.errors import (
 )
 from lacuna.contract.base import Wire
 from lacuna.contract.calibrations import Calibration
+from lacuna.contract.comparisons import Comparison
 from lacuna.contract.jobs import Job
 from lacuna.contract.models import ModelCatalogue
 from lacuna.contract.placements import PlacementResponse
-from lacuna.contract.profiles import Comparison, Profile, ProfilePage, ProfileSummary
+from lacuna.contract.profiles import Profile, ProfilePage, ProfileSummary
 from lacuna.contract.rollouts import RolloutResponse
 
 Json = dict[str, Any]

@@ -2,7 +2,7 @@
 
 First the statements about one curve over positions, which rollouts share; then the parts of a
 profile and the profile itself; then what GET answers about stored profiles: pages, another
-dead-zone threshold, flat rows, two profiles side by side.
+dead-zone threshold, flat rows.
 """
 
 from __future__ import annotations
@@ -163,6 +163,12 @@ class RequestEcho(Wire):
     target_digest: str | None
     leading_bos: bool
     """Whether the tokenizer put a BOS token first, as its configuration says."""
+    leading_special_tokens: list[str] = Field(default_factory=list)
+    """What the tokenizer puts before every text; part of every document."""
+    trailing_special_tokens: list[str] = Field(default_factory=list)
+    """What it would put after every text; left off, so that the model is read at the last word."""
+    target_tokens: int | None = None
+    """Tokens of `target`, encoded as the continuation of a text."""
     recall: RecallEcho | None = None
 
 
@@ -437,67 +443,3 @@ class SeriesRow(Wire):
     measured: float = Field(ge=0)
     smoothed: float = Field(ge=0)
     mean_of_norms: float = Field(ge=0)
-
-
-class ComparedProfile(Wire):
-    """One side of a comparison."""
-
-    id: Digest
-    model: str
-    revision: str | None
-    weights: str
-    sequence_length: int
-    objective: str
-    documents: int
-    documents_source: str
-    documents_digest: str
-    """Equal if both profiles read the same tokens."""
-    positional_encoding: Literal["on", "off"]
-    content_scale: Literal["model", "raw"]
-    dtype: str
-    method_version: str
-    shape: str
-    primacy_mass: Fraction
-    recency_mass: Fraction
-    dead_zone: DeadZone | None
-
-
-class ZoneChange(Wire):
-    """How the dead zone moved from a to b. Start and end are fractions of each prompt."""
-
-    start: float
-    end: float
-    fraction: float
-    mean_density: float
-
-
-class Comparison(Wire):
-    """Answer of GET /v1/comparisons. Differences are b less a."""
-
-    a: ComparedProfile
-    b: ComparedProfile
-    source: Source
-    bins: int
-    wasserstein: Fraction
-    """W1 distance between the curves, on positions scaled to [0, 1]."""
-    spearman: float | None
-    noise_a: float | None
-    """Split-half W1 distance of a. A smaller distance between the profiles may be noise."""
-    noise_b: float | None
-    primacy_change: float
-    recency_change: float
-    dead_zone_change: ZoneChange | None
-    """Null unless both profiles have a dead zone."""
-    difference: list[float]
-    """Per bin, mass of b less mass of a; sums to 0."""
-    warnings: list[str]
-    """What differs besides model and weights, one sentence each."""
-
-    def __repr_args__(self) -> Iterator[tuple[str, object]]:
-        """The two profiles and their distance, without the difference bin by bin."""
-        yield "a", self.a.id
-        yield "b", self.b.id
-        yield "source", self.source
-        yield "wasserstein", self.wasserstein
-        yield "spearman", self.spearman
-        yield "warnings", len(self.warnings)

@@ -15,7 +15,8 @@ from rich.table import Table
 from lacuna.client.errors import LacunaError, Refused
 from lacuna.client.offline import parse_profile
 from lacuna.contract.base import DIGEST_PATTERN
-from lacuna.contract.profiles import Comparison, Profile, Source
+from lacuna.contract.comparisons import ComparedProfile, Comparison
+from lacuna.contract.profiles import Interval, Profile, Source
 from lacuna.pictures.terminal import side_by_side
 from service.terminal.common import Json, Key, Server, Status, err, fail, out, print_json
 from service.terminal.inputs import read_file, refuse
@@ -130,12 +131,12 @@ def compare_profiles(
     with profile_loader(server, key) as load:
         first, second = load(a), load(b)
     # numpy and scipy are slow to import
-    from lacuna import views
+    from lacuna import comparisons, views
 
     curve = cast(Source, source)
     try:
         curves = [views.curve(profile, curve) for profile in (first, second)]
-        answer = views.compare(first, second, source=curve, bins=bins)
+        answer = comparisons.compare(first, second, source=curve, bins=bins)
     except LacunaError as error:
         refuse(error, {"source": "--source"})
     if as_json:
@@ -156,7 +157,10 @@ def comparison_report(
     for name, side in (("A", answer.a), ("B", answer.b)):
         facts = f"{clean(side.model)}, {side.weights}, {counted(side.sequence_length, 'token')}"
         console.print(f"{name}: {side.id}, {facts}", soft_wrap=True)
+    console.print(f"B against A: {clean(answer.summary)}", soft_wrap=True)
     console.print(_table(answer))
+    if answer.verdict == "difference":
+        console.print(_tenths(answer))
     console.print(_distance(answer), soft_wrap=True)
     for warning in answer.warnings:
         console.print(f"note: {clean(warning)}", soft_wrap=True)
@@ -170,29 +174,49 @@ def _table(answer: Comparison) -> Table:
     table.add_column("")
     for name in ("A", "B", "change"):
         table.add_column(name, justify="right")
-    table.add_row("shape", a.shape, b.shape, "")
+    table.add_row("shape", _shape(a), _shape(b), "")
     table.add_row(
         "primacy mass", number(a.primacy_mass), number(b.primacy_mass),
-        f"{answer.primacy_change:+.4f}",
+        _change(answer.primacy_change, answer.primacy_change_band),
     )  # fmt: skip
     table.add_row(
         "recency mass", number(a.recency_mass), number(b.recency_mass),
-        f"{answer.recency_change:+.4f}",
+        _change(answer.recency_change, answer.recency_change_band),
     )  # fmt: skip
     share = "" if moved is None else f"{100 * moved.fraction:+.1f} points"
-    table.add_row("dead zone", zone_span(a.dead_zone), zone_span(b.dead_zone), share)
+    zones = [zone_span(side.dead_zone, side.dead_zone_verdict) for side in (a, b)]
+    table.add_row("dead zone", *zones, share)
     inside = ["-" if z is None else number(z.mean_density) for z in (a.dead_zone, b.dead_zone)]
     change = "" if moved is None else f"{moved.mean_density:+.4f}"
     table.add_row("mean density inside", *inside, change)
     return table
 
 
+def _tenths(answer: Comparison) -> Table:
+    """Every tenth of the prompt, where a difference was found."""
+    table = Table(title="mass on each tenth of the prompt")
+    table.add_column("from")
+    for name in ("change", "p"):
+        table.add_column(name, justify="right")
+    for one in answer.masses:
+        band = None
+        if one.low is not None and one.high is not None:
+            band = Interval(low=one.low, high=one.high)
+        p = "" if one.p is None else number(one.p)
+        table.add_row(f"{one.start:.0%}", _change(one.value, band), p)
+    return table
+
+
+def _change(value: float, band: Interval | None) -> str:
+    if band is None:
+        return f"{value:+.4f}"
+    return f"{value:+.4f} ({band.low:+.4f} to {band.high:+.4f})"
+
+
+def _shape(side: ComparedProfile) -> str:
+    return side.shape if side.shape_decided else f"undecided ({side.shape})"
+
+
 def _distance(answer: Comparison) -> str:
     rank = "" if answer.spearman is None else f", Spearman {answer.spearman:.3f}"
-    text = f"distance: {answer.wasserstein:.4f} (Wasserstein){rank}"
-    if answer.noise_a is None or answer.noise_b is None:
-        return f"{text}; the noise of a profile of one document is unknown"
-    text += f"; noise of A {answer.noise_a:.4f}, of B {answer.noise_b:.4f}"
-    if answer.wasserstein <= max(answer.noise_a, answer.noise_b):
-        text += ": within the noise"
-    return text
+    return f"distance: {answer.wasserstein:.4f} (Wasserstein){rank}"

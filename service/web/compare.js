@@ -52,7 +52,7 @@ async function compare() {
 
 function curve(profile, source) {
   if (source === "measured") return profile.measured.influence;
-  if (source === "mean_of_norms") return profile.measured.mean_of_norms;
+  if (source in profile.measured) return profile.measured[source];
   return profile.predictions[source].influence;
 }
 
@@ -74,43 +74,52 @@ function draw(answer, first, second) {
     yLabel: "density (1 = uniform)",
     log: true,
   });
-  difference.draw({
-    ...shared,
-    name: "Difference of mass",
-    series: [{ label: "second less first", values: answer.difference, place: -1, stepped: true }],
-    yLabel: "mass",
-  });
-  const lead = `Wasserstein distance ${number(answer.wasserstein)}: ${verdict(answer)}.`;
+  drawChange(answer, shared);
+  const lead = `Second against first: ${answer.summary}.`;
   byId("compare-lead").textContent = lead;
   announce(lead);
   drawTable(answer);
 }
 
-/** How the distance stands to the noise of each, where it is known. */
-function verdict({ wasserstein, noise_a: a, noise_b: b }) {
-  const unknown = [["first", a], ["second", b]].filter(([, noise]) => noise === null).map(([name]) => name);
-  const missing = `the noise of the ${unknown.join(" and of the ")} is unknown (one document)`;
-  if (unknown.length === 2) return missing;
-  const noise = number(Math.max(a ?? 0, b ?? 0));
-  const more = wasserstein > Math.max(a ?? 0, b ?? 0);
-  if (unknown.length === 0) return more ? `more than the noise of either (${noise})` : `no more than their noise (${noise})`;
-  const other = a === null ? "second" : "first";
-  return `${more ? "more" : "no more"} than the noise of the ${other} (${noise}); ${missing}`;
+/** Tenth by tenth with its band where it was tested, else bin by bin. */
+function drawChange(answer, shared) {
+  const tested = answer.masses.every((one) => one.low !== null);
+  const points = (name) => answer.masses.map((one) => 100 * one[name]);
+  const label = "second less first";
+  difference.draw({
+    ...shared,
+    ...(tested && {
+      x: middles(answer.masses.length, 100),
+      band: { low: points("low"), high: points("high") },
+      xText: (at) => `${percent(answer.masses[at].start)} to ${percent(answer.masses[at].end)} of the prompt`,
+    }),
+    name: "Change of mass",
+    series: [
+      tested
+        ? { label, values: points("value"), place: -1, points: true }
+        : { label, values: answer.difference.map((mass) => 100 * mass), place: -1, stepped: true },
+    ],
+    yLabel: tested ? "points, per tenth (band)" : "points",
+  });
 }
 
 function drawTable(answer) {
   const { a, b, dead_zone_change: zone } = answer;
   const measured = (side) => (known.has(side.id) ? settings(known.get(side.id)) : side.weights);
-  const points = (change) => `${signed(100 * change)} points`;
+  const points = (change, band) =>
+    `${signed(100 * change)} points${band ? ` (${signed(100 * band.low)} to ${signed(100 * band.high)})` : ""}`;
+  const shape = (side) => (side.shape_decided ? words(side.shape) : `undecided (${words(side.shape)})`);
+  const zoneOf = (side) => zoneText(side.dead_zone, side.dead_zone_verdict);
   byId("compare-table").replaceChildren(
     table("First, second and change", ["Quantity", "First", "Second", "Change"], [
       ["model", a.model, b.model, ""],
       ["measured with", measured(a), measured(b), ""],
       ["tokens", String(a.sequence_length), String(b.sequence_length), ""],
-      ["shape", words(a.shape), words(b.shape), ""],
-      ["dead zone", zoneText(a.dead_zone), zoneText(b.dead_zone), zone ? points(zone.fraction) : "–"],
-      ["first 10%", percent(a.primacy_mass), percent(b.primacy_mass), points(answer.primacy_change)],
-      ["last 10%", percent(a.recency_mass), percent(b.recency_mass), points(answer.recency_change)],
+      ["shape", shape(a), shape(b), ""],
+      ["dead zone", zoneOf(a), zoneOf(b), zone ? points(zone.fraction) : "–"],
+      ["first 10%", percent(a.primacy_mass), percent(b.primacy_mass), points(answer.primacy_change, answer.primacy_change_band)],
+      ["last 10%", percent(a.recency_mass), percent(b.recency_mass), points(answer.recency_change, answer.recency_change_band)],
+      ["Wasserstein distance", "", "", number(answer.wasserstein)],
     ]),
     ...answer.warnings.map((text) => h("p", { class: "note" }, `Note: ${text}.`)),
   );

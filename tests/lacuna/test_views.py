@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lacuna import views
+from lacuna.comparisons import compare
 from lacuna.contract.errors import InvalidRequest
 from lacuna.contract.profile_requests import PREDICTION_NAMES
 from lacuna.contract.profiles import Profile, Source
 from lacuna.evidence.zones import ZoneEnds
 from lacuna.theory import shape
-from lacuna.views import compare
 
 curves = st.lists(st.floats(0, 1), min_size=1, max_size=60)
 
@@ -42,9 +42,7 @@ def test_the_last_token_s_attention_is_a_curve_like_others(make_profile: Any) ->
     bare = plain.model_copy(
         update={"measured": plain.measured.model_copy(update={"last_token_attention": None})}
     )
-    with pytest.raises(
-        InvalidRequest, match="no curve last_token_attention; it has measured, "
-    ):
+    with pytest.raises(InvalidRequest, match="no curve last_token_attention; it has measured, "):
         views.curve(bare, "last_token_attention")
     assert "last_token_attention" not in views.rows(bare, 4)[0]
 
@@ -54,36 +52,6 @@ def test_a_standard_error_is_binned_with_its_curve(make_profile: Any) -> None:
     measured = plain.measured.model_copy(update={"standard_error": [0.001] * 32})
     binned = views.binned(plain.model_copy(update={"measured": measured}), 8)
     assert binned.measured.standard_error == pytest.approx([0.004] * 8)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"objective": "jacobian"}, "different objectives: a argmax_probability, b jacobian"),
-        ({"documents_source": "corpus"}, "different documents: "),
-        ({"documents_digest": "0" * 32}, "different tokens"),
-        ({"positional_encoding": "off"}, "different positional encodings: a on, b off"),
-        ({"content_scale": "raw"}, "different content scales: a model, b raw"),
-        ({"sequence_length": 96}, "different lengths: a 64, b 96"),
-        ({"dtype": "bfloat16"}, "different dtypes: a float32, b bfloat16"),
-    ],
-)
-def test_what_else_differs_is_said(changes: dict[str, Any], words: str, make_profile: Any) -> None:
-    a = make_profile(tokens=64)
-    a = a.model_copy(
-        update={
-            "request": a.request.model_copy(
-                update={"objective": "argmax_probability", "dtype": "float32"}
-            )
-        }
-    )
-    b = a.model_copy(update={"request": a.request.model_copy(update=changes)})
-    assert compare(a, a).warnings == []
-    found = compare(a, b)
-    (warning,) = found.warnings
-    assert warning.startswith(words)
-    for name, value in changes.items():
-        assert getattr(found.b, name) == value
 
 
 @given(curves, st.integers(1, 100))
@@ -104,32 +72,6 @@ def test_joined_is_the_profile(profile: Profile, make_profile: Any) -> None:
     envelope = profile.model_dump_json(include={"timings", "environment", "created_at"}).encode()
     assert views.parse(views.joined(body, envelope)) == profile
     assert views.parse(views.joined(body + b"\n", b" " + envelope)) == profile
-
-
-def test_a_compared_profile_is_what_its_curve_is(make_profile: Any) -> None:
-    a, b = make_profile(tokens=64), make_profile(tokens=96, seed=3, identifier="b" * 32)
-    found = compare(a, b, bins=32)
-    assert found.a.primacy_mass == pytest.approx(a.shape.primacy_mass, rel=1e-4)
-    assert found.a.dead_zone == a.dead_zone
-    expected = np.array(views.rebin(b.measured.influence, 32)) - np.array(
-        views.rebin(a.measured.influence, 32)
-    )
-    assert found.difference == pytest.approx(expected.tolist(), abs=1e-6)
-    assert found.dead_zone_change is not None
-    assert found.dead_zone_change.fraction == pytest.approx(
-        b.dead_zone.fraction - a.dead_zone.fraction, abs=1e-6
-    )
-
-
-def test_equal_lengths_are_compared_token_by_token(make_profile: Any) -> None:
-    # Within one bin the two differ, so bins alone would see nothing.
-    a = make_profile(tokens=64)
-    swapped = a.measured.influence.copy()
-    swapped[0], swapped[1] = swapped[1], swapped[0]
-    b = a.model_copy(update={"measured": a.measured.model_copy(update={"influence": swapped})})
-    found = compare(a, b, bins=1)
-    assert found.difference == [0.0]
-    assert found.wasserstein == pytest.approx(abs(swapped[0] - swapped[1]) / 63, rel=1e-4)
 
 
 def test_a_zone_has_bands_where_its_ends_have(make_profile: Any) -> None:

@@ -6,14 +6,15 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
+from lacuna import comparisons as pairwise
 from lacuna import views
 from lacuna.contract.base import DIGEST_PATTERN, pattern
+from lacuna.contract.comparisons import Comparison
 from lacuna.contract.errors import RouteNotFound
 from lacuna.contract.jobs import Job
 from lacuna.contract.models import ModelId
 from lacuna.contract.profile_requests import ProfileRequest
 from lacuna.contract.profiles import (
-    Comparison,
     DeadZoneView,
     Profile,
     ProfilePage,
@@ -244,10 +245,16 @@ async def compare(
     source: Source = "measured",
     bins: Annotated[int, Query(ge=1, le=1_000)] = 100,
 ) -> Response:
-    """Distance, and how dead zone, primacy and recency change from `a` to `b`."""
+    """How `b` differs from `a`: verdict, a sentence, and the change of each tenth of the prompt.
+
+    Profiles that read the same documents are compared in pairs, which sees much smaller changes
+    than two separate curves do.
+    """
     first, second = await services.profiles.load(a), await services.profiles.load(b)
 
     def compared() -> Comparison:
-        return views.compare(views.parse(first), views.parse(second), source=source, bins=bins)
+        return pairwise.compare(
+            views.parse(first), views.parse(second), source=source, bins=bins
+        )
 
     return RepresentationResponse(await services.representations.computed(compared))

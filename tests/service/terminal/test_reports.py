@@ -7,8 +7,9 @@ from typing import Any
 
 from rich.console import Console
 
-from lacuna.contract.profiles import DeadZone, Interval, NeedleCurve, ProfileSummary
-from lacuna.views import compare
+from lacuna.comparisons import compare
+from lacuna.contract.profiles import DeadZone, Interval, ProfileSummary
+from lacuna.contract.recall import RecallCurve
 from service.terminal import reports, stored
 
 
@@ -17,25 +18,25 @@ def console() -> tuple[Console, io.StringIO]:
     return Console(file=text, width=100, color_system=None), text
 
 
-def test_retrieval_is_printed_by_depth(make_profile: Any) -> None:
+def test_recall_is_printed_by_depth(make_profile: Any, recall_curve: RecallCurve) -> None:
     plain = make_profile(tokens=64)
-    needle = NeedleCurve(
-        depth=[0.0, 0.5],
-        position=[0, 32],
-        log_probability=[-1.25, -2.5],
-        low=[-1.5, -3.0],
-        high=[-1.0, -2.0],
-        baseline=-18.4,
-        facts=7,
-        spearman_with_influence=0.62,
-    )
-    measured = plain.measured.model_copy(update={"needle": needle})
-    for profile, there in ((plain, False), (plain.model_copy(update={"measured": measured}), True)):
+    with_recall = plain.model_copy(update={"recall": {"facts": recall_curve}})
+    for profile, there in ((plain, False), (with_recall, True)):
         out, text = console()
         reports.profile_report(out, profile)
         said = text.getvalue()
-        for words in ("7 facts", "-2.50", "-3.00..-2.00", "-18.40 without the fact", "0.62"):
+        for words in ("recall of facts", "0.200", "0.100..0.300", "40 groups of 5", "varies",
+                      "closed book 0.020", "0.90 [0.50, 1.00]"):  # fmt: skip
             assert (words in said) == there
+    few = recall_curve.model_copy(
+        update=dict.fromkeys(
+            ("low", "high", "simultaneous_low", "simultaneous_high", "p", "influence_density")
+        )
+    )
+    out, text = console()
+    reports.profile_report(out, plain.model_copy(update={"recall": {"facts": few}}))
+    assert "0.200" in text.getvalue()
+    assert "0.100..0.300" not in text.getvalue()
 
 
 def test_a_zone_that_not_all_draws_have_says_so(make_profile: Any) -> None:
@@ -62,7 +63,7 @@ def test_the_list_tells_profiles_of_one_model_apart(make_profile: Any) -> None:
         "jacobian": {"objective": "jacobian"},
         "89abcdef": {"revision": "89abcdef01234567"},
         "seed 7, positions off": {"seed": 7, "positional_encoding": "off"},
-        "raw content, retrieval too": {"content_scale": "raw", "needle": True},
+        "raw content, recall too": {"content_scale": "raw", "recall": True},
     }
     for words, change in changes.items():
         out, text = console()

@@ -10,11 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
+from lacuna import Client, OfflinePlacer
+from lacuna.comparisons import compare
 from lacuna.contract.placements import PlacementRequest
 from lacuna.contract.profiles import Profile
 from lacuna.placement import curve as curves
 from lacuna.placement.answer import place
-from lacuna.views import compare
 from service.local.stack import Stack
 
 Make = Callable[..., Profile]
@@ -128,6 +129,16 @@ def test_chunks_are_placed_by_an_id(
     assert json.loads(printed) == json.loads(answer.model_dump_json())
     ids = lacuna(*arguments, "--ids", stdin=json.dumps(chunks), server=stored)
     assert ids.stdout.split() == answer.order
+
+
+def test_offline_placement_equals_the_answer_of_a_service(
+    stored: str, pair: tuple[Profile, Profile]
+) -> None:
+    chunks = [{"id": str(i), "tokens": 10 + i, "relevance": i * 5 % 7 / 7} for i in range(20)]
+    for options in ({}, {"source": "residual", "prefix_tokens": 5}, {"max_chunks": 9}):
+        with Client(stored) as client:
+            answer = client.place(chunks, profile_id=B, **options)
+        assert OfflinePlacer(pair[1]).place(chunks, **options) == answer
 
 
 def test_what_is_not_there_is_refused(lacuna: Any, stored: str) -> None:
