@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import httpx
@@ -13,7 +14,7 @@ from haystack import Document, Pipeline
 from haystack.utils import Secret
 
 import lacuna.haystack
-from lacuna import AsyncClient, Client
+from lacuna import Client
 from lacuna.haystack import LacunaRanker
 
 
@@ -32,17 +33,13 @@ def served(monkeypatch: pytest.MonkeyPatch, reversing: Any) -> None:
     def blocking(url: str, **options: Any) -> Client:
         return Client(url, transport=httpx.MockTransport(reversing), **options)
 
-    def asynchronous(url: str, **options: Any) -> AsyncClient:
-        return AsyncClient(url, transport=httpx.MockTransport(reversing), **options)
-
     monkeypatch.setattr(lacuna.haystack, "Client", blocking)
-    monkeypatch.setattr(lacuna.haystack, "AsyncClient", asynchronous)
 
 
 @pytest.mark.usefixtures("served")
 def test_it_runs_in_a_pipeline_and_changes_nothing() -> None:
     pipeline = Pipeline()
-    pipeline.add_component("ranker", LacunaRanker(options={"model": "gpt2"}))
+    pipeline.add_component("ranker", LacunaRanker(timeout=30, options={"model": "gpt2"}))
     given = documents()
     result = pipeline.run({"ranker": {"documents": given}})["ranker"]["documents"]
     assert ids(result) == ["d3", "d2", "d1", "d0"]
@@ -52,7 +49,7 @@ def test_it_runs_in_a_pipeline_and_changes_nothing() -> None:
 @pytest.mark.usefixtures("served")
 async def test_it_runs_in_a_pipeline_without_blocking() -> None:
     pipeline = Pipeline()
-    pipeline.add_component("ranker", LacunaRanker(options={"model": "gpt2"}))
+    pipeline.add_component("ranker", LacunaRanker(timeout=30, options={"model": "gpt2"}))
     result = await pipeline.run_async({"ranker": {"documents": documents()}})
     assert ids(result["ranker"]["documents"])[0] == "d3"
 
@@ -71,11 +68,31 @@ def test_pipelines_can_be_saved_and_loaded() -> None:
 
 
 def test_away_keeps_the_order() -> None:
-    ranker = LacunaRanker("http://127.0.0.1:9", retries=0, timeout=1.0, options={"model": "gpt2"})
-    with pytest.warns(RuntimeWarning, match="Lacuna is away"):
+    ranker = LacunaRanker("http://127.0.0.1:9", options={"model": "gpt2"})
+    with pytest.warns(RuntimeWarning, match="keeps the given order"):
         assert ids(ranker.run(documents())["documents"]) == ["d0", "d1", "d2", "d3"]
 
 
-def test_documents_without_text_are_refused() -> None:
+@pytest.mark.usefixtures("served")
+def test_documents_without_text_count_as_empty_or_are_refused() -> None:
+    given = [Document(id="d0"), Document(id="d1")]
     with pytest.raises(ValueError, match="has no text"):
-        LacunaRanker().run([Document(id="d0"), Document(id="d1")])
+        LacunaRanker(on_error="raise").run(given)
+    ranker = LacunaRanker(timeout=30, options={"model": "gpt2"})
+    with pytest.warns(RuntimeWarning, match="has no text"):
+        assert ids(ranker.run(given)["documents"]) == ["d1", "d0"]
+
+
+@pytest.mark.usefixtures("served")
+def test_top_k_keeps_the_most_relevant() -> None:
+    ranker = LacunaRanker(timeout=30, options={"model": "gpt2"})
+    assert len(ranker.run(documents(), top_k=2)["documents"]) == 2
+    assert len(ranker.run(documents())["documents"]) == 4
+    assert ranker.reorderer().counts == {"placed": 2}
+
+
+@pytest.mark.usefixtures("served")
+def test_it_can_be_copied_before_and_after_a_run() -> None:
+    ranker = LacunaRanker(timeout=30, options={"model": "gpt2"})
+    for one in (copy.deepcopy(ranker), ranker, copy.deepcopy(ranker)):
+        assert ids(one.run(documents())["documents"])[0] == "d3"

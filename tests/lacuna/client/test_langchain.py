@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -25,7 +26,7 @@ def documents(n: int = 4) -> list[Document]:
 
 
 def test_it_is_a_document_transformer_that_changes_nothing(client: Any, reversing: Any) -> None:
-    reorder = LacunaReorder(client(reversing), model="gpt2")
+    reorder = LacunaReorder(client(reversing), model="gpt2", timeout=30)
     assert isinstance(reorder, BaseDocumentTransformer)
     given = documents()
     before = [document.model_copy(deep=True) for document in given]
@@ -40,19 +41,21 @@ async def test_async_awaits_or_leaves_the_loop(
     client: Any, async_client: Any, reversing: Any
 ) -> None:
     for placer in (client(reversing), async_client(reversing)):
-        result = await LacunaReorder(placer, model="gpt2").atransform_documents(documents())
+        result = await LacunaReorder(placer, model="gpt2", timeout=30).atransform_documents(
+            documents()
+        )
         assert list(result) == documents()[::-1]
 
 
 def test_it_runs_in_a_chain(client: Any, reversing: Any) -> None:
-    reorder = LacunaReorder(client(reversing), model="gpt2")
+    reorder = LacunaReorder(client(reversing), model="gpt2", timeout=30)
     chain = RunnableLambda(lambda _: documents(3)) | reorder.transform_documents
     assert chain.invoke("question") == documents(3)[::-1]
 
 
 def test_documents_without_scores_count_best_first(client: Any, reversing: Any) -> None:
     plain = tuple(Document(page_content=str(i)) for i in range(3))
-    result = LacunaReorder(client(reversing), model="gpt2").transform_documents(plain)
+    result = LacunaReorder(client(reversing), model="gpt2", timeout=30).transform_documents(plain)
     assert [document.page_content for document in result] == ["2", "1", "0"]
 
 
@@ -60,12 +63,20 @@ async def test_a_key_that_was_named_must_be_there(client: Any, async_client: Any
     def never(request: Any) -> Any:
         raise AssertionError("asked all the same")
 
-    named = {"score_key": "score", "model": "gpt2"}
+    named: dict[str, Any] = {"score_key": "score", "model": "gpt2", "timeout": 30}
+    strict = {**named, "on_error": "raise"}
     with pytest.raises(LacunaError, match=r"no document has 'score'.*\['relevance_score'\]"):
-        LacunaReorder(client(never), **named).transform_documents(documents())
+        LacunaReorder(client(never), **strict).transform_documents(documents())
     with pytest.raises(LacunaError, match="no document has 'score'"):
-        await LacunaReorder(async_client(never), **named).atransform_documents(documents())
+        await LacunaReorder(async_client(never), **strict).atransform_documents(documents())
     assert list(LacunaReorder(client(never), **named).transform_documents([])) == []
+
+
+def test_without_the_key_that_was_named_the_given_order_counts(client: Any, reversing: Any) -> None:
+    reorder = LacunaReorder(client(reversing), score_key="score", model="gpt2", timeout=30)
+    with pytest.warns(RuntimeWarning, match="no document has 'score'"):
+        assert list(reorder.transform_documents(documents())) == documents()[::-1]
+    assert reorder.reorderer.counts["placed"] == 1
 
 
 def test_a_named_key_is_read(client: Any) -> None:
@@ -84,12 +95,17 @@ def test_a_named_key_is_read(client: Any) -> None:
 
 
 def test_away_keeps_the_order(client: Any, unreachable: Any) -> None:
-    reorder = LacunaReorder(client(unreachable, retries=0), model="gpt2")
-    with pytest.warns(RuntimeWarning, match="Lacuna is away"):
+    reorder = LacunaReorder(client(unreachable, retries=0), model="gpt2", timeout=30)
+    with pytest.warns(RuntimeWarning, match="keeps the given order"):
         assert list(reorder.transform_documents(documents())) == documents()
 
 
 def test_none_and_one(client: Any, unreachable: Any) -> None:
-    reorder = LacunaReorder(client(unreachable, retries=0), model="gpt2")
+    reorder = LacunaReorder(client(unreachable, retries=0), model="gpt2", timeout=30)
     assert list(reorder.transform_documents([])) == []
     assert list(reorder.transform_documents(documents(1))) == documents(1)
+
+
+def test_it_can_be_copied(client: Any, reversing: Any) -> None:
+    twin = copy.deepcopy(LacunaReorder(client(reversing), model="gpt2", timeout=30))
+    assert list(twin.transform_documents(documents())) == documents()[::-1]

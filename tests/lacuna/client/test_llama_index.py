@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+import json
+from typing import Any, cast
 
+import httpx
 import pytest
 
 pytest.importorskip("llama_index.core", reason="llama-index-core is not installed")
@@ -29,7 +32,7 @@ def ids(found: list[NodeWithScore]) -> list[str]:
 
 
 def test_it_is_a_postprocessor_that_changes_nothing(client: Any, reversing: Any) -> None:
-    reorder = LacunaReorder(client(reversing), model="gpt2")
+    reorder = LacunaReorder(client(reversing), model="gpt2", timeout=30)
     assert isinstance(reorder, BaseNodePostprocessor)
     given = nodes()
     result = reorder.postprocess_nodes(given, query_bundle=QueryBundle("question"))
@@ -43,19 +46,47 @@ async def test_async_awaits_or_leaves_the_loop(
     client: Any, async_client: Any, reversing: Any
 ) -> None:
     for placer in (client(reversing), async_client(reversing)):
-        reorder = LacunaReorder(placer, model="gpt2")
+        reorder = LacunaReorder(placer, model="gpt2", timeout=30)
         assert ids(await reorder.apostprocess_nodes(nodes(), query_str="q"))[0] == "n3"
 
 
 def test_nodes_without_scores_count_best_first(client: Any, reversing: Any) -> None:
-    reorder = LacunaReorder(client(reversing), model="gpt2")
+    reorder = LacunaReorder(client(reversing), model="gpt2", timeout=30)
     assert ids(reorder.postprocess_nodes(nodes(3, scores=False))) == ["n2", "n1", "n0"]
     mixed = nodes(2) + nodes(1, scores=False)
+    with pytest.warns(RuntimeWarning, match="no score"):
+        assert ids(reorder.postprocess_nodes(mixed)) == ids(mixed)
+    strict = LacunaReorder(client(reversing), model="gpt2", on_error="raise")
     with pytest.raises(LacunaError, match="no score"):
-        reorder.postprocess_nodes(mixed)
+        strict.postprocess_nodes(mixed)
 
 
 def test_away_keeps_the_order(client: Any, unreachable: Any) -> None:
-    reorder = LacunaReorder(client(unreachable, retries=0), model="gpt2")
-    with pytest.warns(RuntimeWarning, match="Lacuna is away"):
+    reorder = LacunaReorder(client(unreachable, retries=0), model="gpt2", timeout=30)
+    with pytest.warns(RuntimeWarning, match="keeps the given order"):
         assert ids(reorder.postprocess_nodes(nodes())) == ["n0", "n1", "n2", "n3"]
+
+
+def test_the_questions_length_is_added_to_what_stands_behind(client: Any, reversing: Any) -> None:
+    seen: list[Any] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(json.loads(request.content))
+        return cast(httpx.Response, reversing(request))
+
+    reorder = LacunaReorder(client(handler), model="gpt2", suffix_tokens=7, timeout=30)
+    for question in ("x" * 40, "x" * 400):
+        reorder.postprocess_nodes(nodes(), query_str=question)
+    reorder.postprocess_nodes(nodes())
+    assert [body["suffix_tokens"] for body in seen] == [17, 107, 7]
+
+
+def test_it_can_be_saved_loaded_and_copied(client: Any, reversing: Any) -> None:
+    one = LacunaReorder(url="http://elsewhere", model="gpt2", strategy="stable", timeout=2.5)
+    loaded = LacunaReorder.from_dict(one.to_dict())
+    assert loaded.to_dict() == one.to_dict()
+    assert loaded.url == "http://elsewhere"
+    assert loaded.options == {"model": "gpt2", "strategy": "stable"}
+    assert loaded.timeout == 2.5
+    twin = copy.deepcopy(LacunaReorder(client(reversing), model="gpt2", timeout=30))
+    assert ids(twin.postprocess_nodes(nodes()))[0] == "n3"

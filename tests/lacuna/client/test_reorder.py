@@ -79,12 +79,12 @@ def test_dropped_texts_are_missing(client: Any, reversing: Any) -> None:
 async def test_the_given_order_is_kept_when_the_service_is_away(
     client: Any, async_client: Any, unreachable: Any, naps: list[float]
 ) -> None:
-    blocking = Reorderer(client(unreachable, retries=1), model="gpt2")
+    blocking = Reorderer(client(unreachable, retries=1), model="gpt2", timeout=30)
     with pytest.warns(RuntimeWarning, match="keeps the given order"):
         assert blocking.order(["a", "b"], [1.0, 2.0]) == [0, 1]
     with pytest.warns(RuntimeWarning, match="keeps the given order"):
         assert await blocking.aorder(["a", "b"], [1.0, 2.0]) == [0, 1]
-    asynchronous = Reorderer(async_client(unreachable, retries=0), model="gpt2")
+    asynchronous = Reorderer(async_client(unreachable, retries=0), model="gpt2", timeout=30)
     with pytest.warns(RuntimeWarning, match="keeps the given order"):
         assert await asynchronous.aorder(["a", "b"], [1.0, 2.0]) == [0, 1]
 
@@ -113,17 +113,17 @@ async def test_by_default_nothing_is_raised(
     client: Any, async_client: Any, handler: Any, code: str
 ) -> None:
     for placer in (client(handler, retries=0), async_client(handler, retries=0)):
-        reorderer = Reorderer(placer, model="gpt2")
+        reorderer = Reorderer(placer, model="gpt2", timeout=30)
         with pytest.warns(RuntimeWarning, match="keeps the given order"):
             assert await reorderer.aorder(["a", "b"], [1.0, 2.0]) == [0, 1]
         assert reorderer.counts == {code: 1, "kept": 1}
-        strict = Reorderer(placer, model="gpt2", on_error="raise")
+        strict = Reorderer(placer, model="gpt2", on_error="raise", timeout=30)
         with pytest.raises(LacunaError):
             await strict.aorder(["a", "b"], [1.0, 2.0])
 
 
 async def test_a_missing_score_is_no_fault_of_the_service(client: Any, reversing: Any) -> None:
-    reorderer = Reorderer(client(reversing), model="gpt2")
+    reorderer = Reorderer(client(reversing), model="gpt2", timeout=30)
     for _ in range(5):
         with pytest.warns(RuntimeWarning, match="have no score"):
             assert reorderer.order(["a", "b"], [1.0, None]) == [0, 1]
@@ -163,7 +163,7 @@ def test_after_three_failures_the_service_is_left_alone(client: Any) -> None:
         asked.append(request)
         return httpx.Response(503)
 
-    reorderer = Reorderer(client(fail, retries=0), model="gpt2")
+    reorderer = Reorderer(client(fail, retries=0), model="gpt2", timeout=30)
     for _ in range(6):
         with pytest.warns(RuntimeWarning, match="keeps the given order"):
             reorderer.order(["a", "b"], [1.0, 2.0])
@@ -184,7 +184,7 @@ def test_a_fallback_places_when_the_service_does_not(
         def place(self, chunks: Any, **options: Any) -> Any:
             assert "density" not in options
             assert options["top_k"] == 2
-            return client(reversing).place(chunks, model="gpt2")
+            return client(reversing).place(chunks, model="gpt2", timeout=30)
 
     reorderer = Reorderer(
         client(unreachable, retries=0), fallback=Fallback(), density=[1.0, 2.0], top_k=2
@@ -197,14 +197,14 @@ async def test_copies_share_the_client_and_not_the_counts(
     client: Any, async_client: Any, reversing: Any
 ) -> None:
     for placer in (client(reversing), async_client(reversing)):
-        reorderer = Reorderer(placer, model="gpt2")
+        reorderer = Reorderer(placer, model="gpt2", timeout=30)
         twin = copy.deepcopy(reorderer)
         assert await twin.aorder(["a", "b"], [1.0, 2.0]) == [1, 0]
         assert (twin.counts["placed"], reorderer.counts["placed"]) == (1, 0)
 
 
 async def test_async_clients_serve_async_calls(async_client: Any, reversing: Any) -> None:
-    reorderer = Reorderer(async_client(reversing), model="gpt2")
+    reorderer = Reorderer(async_client(reversing), model="gpt2", timeout=30)
     assert await reorderer.aorder(["a", "b"], [1.0, 2.0]) == [1, 0]
     with pytest.warns(RuntimeWarning, match="async calls only"):
         assert reorderer.order(["a", "b"], [1.0, 2.0]) == [0, 1]
