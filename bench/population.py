@@ -37,9 +37,9 @@ def norms(length: int = 256) -> NDArray[np.float64]:
 def _measured(file: Path, length: int, done: NDArray[np.float64]) -> NDArray[np.float64]:
     import torch
 
-    from lacuna.contract.profile_requests import Documents, ProfileRequest
+    from lacuna.contract.profile_requests import ProfileRequest
     from service.settings import Settings
-    from workers import documents
+    from workers.documents import corpus
     from workers.documents.build import DocumentSet
     from workers.influence import influence
     from workers.models.loading import LoadOptions, load
@@ -48,10 +48,10 @@ def _measured(file: Path, length: int, done: NDArray[np.float64]) -> NDArray[np.
     loaded = load(
         ProfileRequest(model=MODEL), LoadOptions(data_dir=Settings().data_dir, device="cpu")
     )
-    every = documents.builtin.tokens(loaded.tokenizer)
-    limit = max(1, len(every) // length)
-    spec = Documents.model_construct(source="builtin", count=limit, name=None, texts=None)
-    texts = documents.build(spec, loaded, length, seed=0)
+    every = corpus.builtin_tokens(loaded.tokenizer)
+    whole = len(every) // length
+    ids = torch.tensor(every[: whole * length]).reshape(whole, length)  # in the order of the text
+    texts = DocumentSet(ids, leading_bos=False, source="builtin")
     file.parent.mkdir(parents=True, exist_ok=True)
     for start in range(len(done), len(texts.ids), PART):
         part = DocumentSet(texts.ids[start : start + PART], texts.leading_bos, texts.source)

@@ -21,7 +21,7 @@ from lacuna.architectures.table import find_preset
 from lacuna.contract.errors import DocumentsUnusable, LacunaError
 from lacuna.contract.profile_requests import Documents
 from workers.documents import corpus
-from workers.documents.tokens import Policy, encode_beginning, policy
+from workers.documents.tokens import Policy, encode_beginning, policy, unknown_token
 from workers.models.loaded import LoadedModel
 
 
@@ -34,12 +34,16 @@ class DocumentSet:
         leading_bos: whether the tokenizer's own policy put a BOS token first.
         source: what they were made of: "builtin", "random_tokens", "inline" or "corpus".
         warnings: what to know when reading the result.
+        leading: special tokens that the tokenizer puts before a text, in every document.
+        trailing: those that it would put after a text; left off.
     """
 
     ids: Tensor
     leading_bos: bool
     source: str
     warnings: tuple[str, ...] = ()
+    leading: tuple[str, ...] = ()
+    trailing: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -76,13 +80,14 @@ def build(
 ) -> DocumentSet:
     """Documents of exactly `length` tokens for this model's tokenizer.
 
-    As many as `documents.count` says, or `documents.most` for `auto`. Those that exist come in a
-    fixed random order, so that the first ones stand for all of them, and a larger set begins with
-    the smaller one.
+    As many as `documents.count` says, or `documents.most` for `auto`. They come in a
+    fixed order, in which the first ones are spread evenly over all that there are; a larger set
+    begins with the smaller one.
 
     Every document is what the tokenizer makes of a text by its own policy: a BOS token leads only
-    if the tokenizer puts one there. Texts that are too short are left out, never padded. When there
-    are fewer documents than asked for, those are used, and a warning says so.
+    if the tokenizer puts one there. Tokens that it would put after the text are left off. Texts
+    that are too short are left out, never padded. When there are fewer documents than asked for,
+    those are used, and a warning says so.
 
     Args:
         spec: the request's `documents`.
@@ -93,7 +98,8 @@ def build(
         check: called at every text of a corpus; may raise to give up.
 
     Raises:
-        DocumentsUnusable: no document reaches the length.
+        DocumentsUnusable: no document reaches the length, or the tokenizer does not know the texts.
+        ModelUnsupported: the tokenizer fails on a text.
     """
     source, notes = _source(spec, loaded)
     rules = _NO_SPECIALS if loaded.tokenizer is None else policy(loaded.tokenizer)
@@ -119,7 +125,33 @@ def build(
                   "the text has no more",)  # fmt: skip
     ids = torch.tensor([rules.wrap(body) for body in bodies], dtype=torch.int64)
     check_vocabulary(ids, loaded, "documents")
-    return DocumentSet(ids, rules.leading_bos, source, notes)
+    notes += _unknown(bodies, loaded)
+    leading, trailing = (_names(loaded, some) for some in (rules.prefix, rules.suffix))
+    return DocumentSet(ids, rules.leading_bos, source, notes, leading, trailing)
+
+
+def _names(loaded: LoadedModel, tokens: tuple[int, ...]) -> tuple[str, ...]:
+    return tuple(str(loaded.tokenizer.convert_ids_to_tokens(token)) for token in tokens)  # type: ignore[union-attr]
+
+
+_FEW_UNKNOWN, _MANY_UNKNOWN = 0.01, 0.5
+"""Shares of the texts' tokens: more than the first is said, more than the second is refused."""
+
+
+def _unknown(bodies: list[list[int]], loaded: LoadedModel) -> tuple[str, ...]:
+    """Refuse texts that the tokenizer was not made for; a warning when it lacks a part of them."""
+    token = None if loaded.tokenizer is None else unknown_token(loaded.tokenizer)
+    ids = np.array(bodies)
+    if token is None or not ids.size:
+        return ()
+    share = float(np.mean(ids == token))
+    name = _names(loaded, (token,))[0]
+    said = f"the tokenizer of {loaded.id} reads {share:.1%} of the texts' tokens as {name}"
+    if share > _MANY_UNKNOWN:
+        raise DocumentsUnusable(
+            f"`documents`: {said}: it was not made for these texts", field="documents"
+        )
+    return (said,) if share > _FEW_UNKNOWN else ()
 
 
 def _source(spec: Documents, loaded: LoadedModel) -> tuple[str, tuple[str, ...]]:
@@ -155,10 +187,10 @@ def _bodies(
         return random_pieces(tokenizer, size, room, count, seed), ()
     if source == "inline":
         found, notes = inline_pieces(tokenizer, list(spec.texts or ()), room, count)
-        return corpus.shuffled(found), notes
+        return corpus.spread(found), notes
     if source == "corpus":
         folder = corpus.corpus_folder(str(spec.name), corpus_dir)
-        return corpus.shuffled(corpus.corpus_pieces(tokenizer, folder, room, count, check)), ()
+        return corpus.spread(corpus.corpus_pieces(tokenizer, folder, room, count, check)), ()
     return corpus.builtin_pieces(corpus.builtin_tokens(tokenizer), room, count), ()
 
 

@@ -41,22 +41,28 @@ def builtin_tokens(tokenizer: Any) -> list[int]:
     return _TOKENS[tokenizer]
 
 
-def shuffled(pieces: list[list[int]]) -> list[list[int]]:
-    """The pieces in a random order that depends on their number only."""
-    order = np.random.default_rng(0).permutation(len(pieces))
-    return [pieces[at] for at in order.tolist()]
+def spread(pieces: list[list[int]]) -> list[list[int]]:
+    """The pieces in an order whose every beginning is spread evenly over all of them.
+
+    The order of the multiples of the golden ratio, modulo 1.
+
+    >>> [piece[0] for piece in spread([[at] for at in range(8)])]
+    [0, 5, 2, 7, 4, 1, 6, 3]
+    """
+    points = np.arange(len(pieces)) * ((1 + 5**0.5) / 2) % 1
+    return [pieces[at] for at in np.argsort(np.argsort(points)).tolist()]
 
 
 def builtin_pieces(ids: list[int], room: int, count: int) -> list[list[int]]:
-    """At most `count` of the consecutive pieces of `room` tokens, in random order.
+    """At most `count` of the consecutive pieces of `room` tokens, spread evenly over the text.
 
-    Which comes first does not depend on `count`, so larger sets begin with the smaller ones.
+    Their order does not depend on `count`, so larger sets begin with the smaller ones.
 
     >>> builtin_pieces(list(range(10)), 2, 2) == builtin_pieces(list(range(10)), 2, 3)[:2]
     True
     """
     whole = len(ids) // room
-    return shuffled([ids[i * room : (i + 1) * room] for i in range(whole)])[:count]
+    return spread([ids[i * room : (i + 1) * room] for i in range(whole)])[:count]
 
 
 _SUFFIXES = (".txt", ".jsonl", ".parquet")

@@ -185,7 +185,10 @@ def shape_to_wire(curves: Curves) -> Shape:
     masses = curves.shares @ shape.features(n)
 
     def classes(rows: F64) -> list[str]:
-        return [shape.classify(*row[:3], token=row[3] if n > 1 else None) for row in rows.tolist()]
+        return [
+            shape.classify(first, middle, last, token if n > 1 else None)
+            for first, middle, last, token in rows.tolist()
+        ]
 
     support = {str(name): rounded(part) for name, part in bands.support(classes, masses).items()}
     first, last = (
@@ -215,11 +218,11 @@ def prediction_to_wire(
     """
     main, n = curves.main, curves.main.size
     to_bins = overlaps(n, min(RANKED, n))
-    ranked = curve @ to_bins
-    rank = agreement.spearman(ranked, main @ to_bins)
+    ranked = _ties(curve @ to_bins)
+    rank = agreement.spearman(ranked, _ties(main @ to_bins))
 
     def ranks(rows: F64) -> F64:
-        return np.array([agreement.spearman(ranked, row) or 0.0 for row in rows])
+        return np.array([agreement.spearman(ranked, _ties(row)) or 0.0 for row in rows])
 
     enough = curves.band is not None and n > 1
     near = _banded(lambda rows: _distances(rows - curve), curves.shares, (0.0, 1.0), enough)
@@ -233,6 +236,11 @@ def prediction_to_wire(
         same_documents=None if read is None else _same_documents(curves.shares[read[0]], read[1]),
         dead_zone=views.zone_of(curve),
     )
+
+
+def _ties(masses: F64) -> F64:
+    """Masses that differ by rounding only are equal."""
+    return np.round(masses, 12)
 
 
 def _banded(

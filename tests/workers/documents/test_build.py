@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -68,16 +69,48 @@ def test_inline_documents_are_what_the_tokenizer_makes_of_the_text(
     assert found.warnings == ()
 
 
-def test_builtin_documents_are_spread_over_the_whole_corpus(
+def test_builtin_documents_are_different_pieces_of_the_whole_corpus(
     loaded: Callable[[str], LoadedModel],
 ) -> None:
     model = loaded("none")
     corpus = model.tokenizer(builtin.builtin_text(), add_special_tokens=False)["input_ids"]  # type: ignore[misc]
-    found = documents.build(Documents(count=10), model, 100, seed=0)
-    step = len(corpus) // 100 // 10
-    for i, row in enumerate(found.ids.tolist()):
-        assert row == corpus[i * step * 100 : i * step * 100 + 100]
-    assert 10 * step * 100 > 0.9 * len(corpus)
+    pieces = [corpus[at : at + 100] for at in range(0, len(corpus) - 99, 100)]
+    found = documents.build(Documents(count=40), model, 100, seed=0)
+    places = [pieces.index(row) for row in found.ids.tolist()]
+    assert len(set(places)) == 40
+    for part in (places[:10], places[10:20], places[:20]):  # any of them come from all over
+        thirds = np.bincount(np.array(part) * 3 // len(pieces), minlength=3)
+        assert np.ptp(thirds) <= 2
+
+
+def test_larger_sets_begin_with_the_smaller_ones(loaded: Callable[[str], LoadedModel]) -> None:
+    model = loaded("none")
+    few, many = (documents.build(Documents(count=count), model, 80, seed=0) for count in (5, 9))
+    auto = documents.build(Documents(most=40), model, 80, seed=0)
+    assert torch.equal(few.ids, many.ids[:5])
+    assert torch.equal(many.ids, auto.ids[:9])
+    assert auto.part(0, 9).digest == many.digest
+    assert len(auto.ids) == 40
+
+
+def test_the_callers_texts_are_spread_and_none_is_lost(
+    loaded: Callable[[str], LoadedModel],
+) -> None:
+    texts = [builtin.builtin_text()[i : i + 400] for i in range(0, 12_000, 400)]
+    model = loaded("none")
+    found = documents.build(Documents(source="inline", texts=texts), model, 20, seed=0)
+    given = [model.tokenizer(text)["input_ids"][:20] for text in texts]  # type: ignore[misc]
+    assert sorted(found.ids.tolist()) == sorted(given)
+    assert found.ids.tolist() != given
+    assert found.warnings == ()
+
+
+def test_each_document_has_a_key_of_its_own() -> None:
+    ids = torch.arange(12).reshape(4, 3)
+    found = DocumentSet(ids, leading_bos=False, source="inline")
+    assert len(set(found.keys)) == 4
+    assert found.keys[1:3] == found.part(1, 3).keys
+    assert found.part(2, 3).keys == (found.part(2, 3).digest,)
 
 
 def test_fewer_documents_than_asked_get_used_with_a_warning(
@@ -106,7 +139,7 @@ def test_more_texts_than_count_is_said(loaded: Callable[[str], LoadedModel]) -> 
         Documents(source="inline", texts=texts, count=2), loaded("none"), 20, seed=0
     )
     assert len(found.ids) == 2
-    assert found.warnings == ("5 texts were given, `documents.count` reads 2 of them",)
+    assert found.warnings == ("5 texts were given, `documents` allows 2 of them",)
 
 
 def test_random_tokens_follow_the_seed_and_leave_special_tokens_out(
@@ -143,10 +176,11 @@ def test_a_model_without_tokenizer_reads_random_tokens(
 
 @pytest.mark.parametrize("length", [1, 2])
 def test_shortest_documents(length: int, loaded: Callable[[str], LoadedModel]) -> None:
-    assert documents.build(Documents(), loaded("none"), length, seed=0).ids.shape == (16, length)
-    with_bos = documents.build(Documents(), loaded("bos"), length, seed=0)
+    spec = Documents(count=16)
+    assert documents.build(spec, loaded("none"), length, seed=0).ids.shape == (16, length)
+    with_bos = documents.build(spec, loaded("bos"), length, seed=0)
     assert with_bos.ids.shape == (1 if length == 1 else 16, length)
-    with pytest.raises(DocumentsUnusable, match=r"1 tokens have no room for a text .* 2 special"):
+    with pytest.raises(DocumentsUnusable, match=r"1 tokens have no room for a text, .* 2 special"):
         documents.build(Documents(), loaded("two"), 1, seed=0)
 
 

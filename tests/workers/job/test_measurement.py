@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lacuna.contract.errors import LacunaError, OutOfMemory
-from lacuna.contract.profile_requests import PREDICTION_NAMES
+from lacuna.contract.profile_requests import PREDICTION_NAMES, SECOND_MOMENT_DOCUMENTS
 from workers.faults import DeviceBroken
 from workers.influence import influence
 from workers.job import predictions as predict
@@ -46,7 +46,7 @@ def test_a_prediction_that_fails_leaves_the_measurement(
     assert set(found.predictions) == set(PREDICTION_NAMES) - {name}
     (warning,) = found.warnings
     assert warning.startswith(f"no prediction {name}: {words}")
-    assert found.influence.norms.shape == (3, 24)
+    assert found.sample.influence.norms.shape == (3, 24)
     assert found.forces
 
 
@@ -77,13 +77,46 @@ def test_the_second_moment_takes_documents_from_all_over(
         real(self, document, bins)
 
     monkeypatch.setattr(moments.DocumentMoments, "read", listen)
-    given = subject(count=33, length=8, predictions=["second_moment"])
+    given = subject(count=33, length=8, predictions=["second_moment"], documents={"count": 33})
     found = measure(given, batch_size=0)
-    expected = [round(i * 32 / 15) for i in range(16)]
+    used = SECOND_MOMENT_DOCUMENTS
+    expected = [round(i * 32 / (used - 1)) for i in range(used)]
     assert read[1:] == [given.documents.ids[i].numpy().tobytes() for i in expected]
-    assert found.warnings == ["second_moment: 16 of 33 documents, evenly spaced"]
-    few = measure(subject(count=16, length=8, predictions=["second_moment"]), batch_size=0)
-    assert few.warnings == []
+    assert found.second_moment is not None
+    rows, curves = found.second_moment
+    assert rows.tolist() == expected
+    assert curves.shape == (used, 8)
+    assert found.warnings == []
+
+
+def test_documents_are_read_until_the_masses_are_known(subject: Make) -> None:
+    asked = {"count": "auto", "most": 96}
+    given = subject(count=96, length=8, predictions=[], documents=asked)
+    found = measure(given, batch_size=0)
+    sample = found.sample
+    count = len(sample.documents.ids)
+    assert count in (48, 64, 80, 96)
+    assert torch.equal(sample.documents.ids, given.documents.ids[:count])
+    assert sample.influence.norms.shape == (count, 8)
+    assert found.mixing is not None
+    assert len(found.mixing.per_document) == count
+    assert found.attention is not None
+    assert found.attention.documents == count
+    fixed = subject(count=count, length=8, predictions=[], documents={"count": count})
+    once = measure(fixed, batch_size=0)
+    assert once.sample.sampled.reason == "fixed"
+    np.testing.assert_allclose(
+        once.sample.influence.norms, sample.influence.norms, rtol=1e-4, atol=1e-9
+    )
+
+
+def test_parts_draw_the_probes_that_a_whole_measurement_draws(subject: Make) -> None:
+    asked = {"weights": "random", "predictions": [], "length": 8}
+    parts = measure(subject(count=40, **asked), batch_size=0).sample.influence
+    whole = measure(subject(count=40, documents={"count": 40}, **asked), batch_size=0)
+    np.testing.assert_allclose(parts.norms, whole.sample.influence.norms, rtol=1e-4)
+    assert parts.standard_error is not None
+    assert parts.standard_error.shape == (40, 8)
 
 
 def test_evenly_spaced_indices() -> None:
@@ -100,7 +133,7 @@ def test_evenly_spaced_indices() -> None:
 @pytest.mark.parametrize(
     ("field", "fields"),
     [
-        ("needle", {"needle": {}}),
+        ("recall", {"recall": {}}),
         ("target", {"objective": "target_logprob", "target": " Paris"}),
     ],
 )

@@ -11,13 +11,12 @@ import pytest
 from tiny_families import HEADS, WIDTH, build  # type: ignore[import-not-found, unused-ignore]
 
 from lacuna import views
-from lacuna.contract.profile_requests import PREDICTION_NAMES, ProfileRequest
+from lacuna.contract.profile_requests import MOST_DOCUMENTS, PREDICTION_NAMES, ProfileRequest
 from lacuna.contract.profiles import Profile
 from lacuna.theory import agreement
 from service.settings import Settings
 from workers.job import ProfileHandler
-from workers.job.profile import needle_to_wire
-from workers.recall.needle import NeedleResult
+from workers.job.profile import FEW_DOCUMENTS
 
 Run = Callable[..., Profile]
 
@@ -60,10 +59,10 @@ def test_a_profile_is_whole_and_consistent(run: Run) -> None:
     profile = run()
     measured, mixing = profile.measured, profile.mixing
     assert sum(measured.influence) == pytest.approx(1, rel=1e-4)
-    assert sum(measured.per_document) == pytest.approx(1, rel=1e-4)
-    assert all(
-        a <= b <= c for a, b, c in zip(measured.low, measured.influence, measured.high, strict=True)
-    )
+    assert sum(measured.mean_of_norms) == pytest.approx(1, rel=1e-4)
+    assert measured.low is None
+    assert profile.shape.decided is False
+    assert profile.dead_zone_verdict == "undecided"
     assert measured.standard_error is None
     assert mixing is not None
     assert mixing.layers == [0, 1, 2, 3]
@@ -81,9 +80,48 @@ def test_a_profile_is_whole_and_consistent(run: Run) -> None:
     assert profile.forces[2].influence == profile.predictions["residual"].influence
     assert profile.collapse is not None
     assert profile.collapse.lambda_sum == pytest.approx(mixing.sum, rel=1e-4)
+    assert profile.warnings == [FEW_DOCUMENTS]
+
+
+def test_enough_documents_have_bands_and_summaries(run: Run) -> None:
+    profile = run(documents={"count": 14}, predictions=["residual", "second_moment"])
+    measured = profile.measured
     assert profile.warnings == []
-    if profile.dead_zone is not None:
-        assert profile.dead_zone.support is not None
+    for inner, outer in (("low", "simultaneous_low"), ("simultaneous_high", "high")):
+        bounds = zip(getattr(measured, inner), getattr(measured, outer), strict=True)
+        assert inner != "low" or all(a >= b - 1e-9 for a, b in bounds)
+    assert all(
+        a <= b <= c
+        for a, b, c in zip(measured.low, measured.smoothed, measured.high, strict=True)  # type: ignore[arg-type]
+    )
+    kept = measured.summaries
+    assert len(kept.keys) == len(set(kept.keys)) == 14
+    assert np.sum(kept.masses, axis=1) == pytest.approx(np.ones(14), abs=1e-4)
+    assert np.mean(kept.masses, axis=0) == pytest.approx(measured.influence, abs=1e-5)
+    assert np.mean(kept.first) == pytest.approx(measured.influence[0], rel=1e-4)
+    weights = np.array(kept.totals)
+    assert measured.effective_documents == pytest.approx(
+        weights.sum() ** 2 / np.square(weights).sum(), rel=1e-4
+    )
+    assert sum((profile.shape.support or {}).values()) == pytest.approx(1, rel=1e-4)
+    residual, second = (profile.predictions[name] for name in ("residual", "second_moment"))
+    assert residual.same_documents is None
+    assert second.same_documents is not None
+    assert second.same_documents.noise is not None
+    assert residual.wasserstein_band is not None
+    assert residual.wasserstein_band.low <= residual.wasserstein <= residual.wasserstein_band.high
+
+
+def test_the_digest_is_of_the_documents_that_were_read(run: Run) -> None:
+    auto, fixed = run(predictions=[], documents={}), run(predictions=[], documents={"count": 48})
+    assert auto.request.documents_asked == "auto"
+    assert auto.request.documents_most == MOST_DOCUMENTS
+    assert (fixed.request.documents_asked, fixed.request.documents_most) == (48, None)
+    count = auto.measured.documents
+    assert auto.measured.summaries.keys[:32] == fixed.measured.summaries.keys[:32]
+    same = auto.request.documents_digest == fixed.request.documents_digest
+    assert same == (count == 48)
+    assert auto.id != fixed.id
 
 
 def test_a_hybrid_names_the_layers_that_have_attention(run: Run) -> None:
@@ -97,29 +135,35 @@ def test_a_hybrid_names_the_layers_that_have_attention(run: Run) -> None:
     assert any("2 of 4 layers" in warning for warning in profile.warnings)
 
 
-def test_the_needle_stands_beside_influence(run: Run) -> None:
-    profile = run(length=480, documents={"count": 1}, needle={"depths": 4, "facts": 2},
-                  predictions=["residual"])  # fmt: skip
-    needle = profile.measured.needle
-    assert needle is not None
-    assert needle.facts == 2
-    assert len(needle.log_probability) == len(needle.depth) == 4
-    assert needle.position == sorted(needle.position)
-    assert all(
-        a <= b <= c for a, b, c in zip(needle.low, needle.log_probability, needle.high, strict=True)
-    )
-    assert needle.spearman_with_influence is not None
-    assert -1 <= needle.spearman_with_influence <= 1
+def test_recall_stands_beside_influence(run: Run) -> None:
+    profile = run(length=480, documents={"count": 1}, predictions=["residual"],
+                  recall={"probes": ["pairs", "facts"], "groups": 16, "depths": 3})  # fmt: skip
+    assert profile.request.recall is not None
+    assert profile.request.recall.probes == ["facts", "pairs"]
+    assert profile.recall is not None
+    assert set(profile.recall) == {"facts", "pairs"}
+    for curve in profile.recall.values():
+        assert (curve.groups, curve.facts, curve.reader, curve.form) == (16, 3, "weights", "plain")
+        assert len(curve.by_group) == 16
+        np.testing.assert_allclose(np.mean(curve.by_group, axis=0), curve.probability, rtol=1e-4)
+        assert curve.position == sorted(curve.position)
+        assert curve.sampling.reason == "fixed"
+        assert curve.controls.repeat == 0 or curve.controls.repeat < 1e-4
+        assert curve.spearman_with_influence is None
+        assert len(curve.influence_density or []) == 3
+    assert profile.timings.recall_seconds > 0
 
 
 def test_one_document_has_no_noise_and_says_so(run: Run) -> None:
     profile = run(documents={"count": 1}, predictions=["residual"])
     assert profile.measured.split_half_wasserstein is None
-    assert profile.measured.low == profile.measured.high == profile.measured.influence
-    assert profile.warnings[0].startswith("one document alone")
+    assert profile.measured.low is None
+    assert profile.measured.influence == profile.measured.mean_of_norms
+    assert profile.measured.sampling.half_width is None
+    assert profile.warnings[0] == FEW_DOCUMENTS
+    assert profile.predictions["residual"].wasserstein_band is None
     if profile.dead_zone is not None:
         assert profile.dead_zone.start_band is None
-        assert profile.dead_zone.support is None
 
 
 def test_random_weights_have_probes_and_their_error(run: Run) -> None:
@@ -160,34 +204,11 @@ def test_equal_requests_give_equal_bodies(run: Run) -> None:
     assert once.model_dump_json(exclude=volatile) == again.model_dump_json(exclude=volatile)
 
 
-def test_retrieval_agrees_with_the_facts_own_tokens_and_not_with_their_first() -> None:
-    values = np.array([-3.0, -2.0, -1.0])
-    influence = np.repeat([0.1, 1.0, 2.0], 10)
-    influence[0] = 5.0  # a spike on the first token of the first fact
-    starts = np.array([[0.0, 10.0, 20.0]])
-    told = needle_to_wire(
-        NeedleResult(
-            depths=starts[0] / 30,
-            positions=starts[0],
-            log_probability=values,
-            low=values,
-            high=values,
-            baseline=-9.0,
-            by_fact=values[None],
-            starts=starts,
-            tokens=np.array([9.0]),
-        ),
-        influence,
-    )
-    assert told.spearman_with_influence == pytest.approx(1.0)
-    assert (told.facts, told.baseline, told.position) == (1, -9.0, [0, 10, 20])
-
-
 def test_the_description_states_what_was_used(run: Run) -> None:
     model = run("bloom", predictions=[]).model
     assert (model.architecture, model.id, model.support) == ("bloom", "local:tiny", "full")
     assert (model.layers, model.attention_layers, model.heads) == (4, 4, HEADS)
-    assert (model.width, model.vocabulary, model.max_length) == (WIDTH, 300, None)
+    assert (model.width, model.vocabulary, model.max_length) == (WIDTH, 300, 512)
     assert (model.positional_encoding, model.window, model.block) == ("alibi", None, "sequential")
     assert model.attention_implementation == "eager"
     assert len(model.revision or "") == 40
