@@ -152,13 +152,10 @@ def _print(form: str, length: int, found: dict[str, NDArray[Any]], norms: F64) -
         cells += [f"{curve.contrast_low[i]:+.3f} to {curve.contrast_high[i]:+.3f}"]
         cells += [f"{logs.mean(axis=0)[i]:.2f}", f"{own.mean(axis=0)[i]:.2f}", f"{of_prose[i]:.2f}"]
         print("|".join(["", *cells, ""]))
-    ratio, closed, oracle = curve.cluster_ratio, found["closed_book"], found["oracle"]
-    print(
-        f"\nVerdict: {judged.verdict}, p = {judged.p}, spread {judged.spread:.3f}; standard errors"
-    )
-    print(f"with topics and phrasings are {ratio:.2f} times the groups' own.")
-    print(f"Closed book {np.mean(closed):.4f}, fact alone {np.mean(oracle):.3f}.")
-
+    print(f"\nVerdict: {judged.verdict}, p = {judged.p:.4f}, spread {judged.spread:.3f}.")
+    ratio = curve.cluster_ratio
+    print(f"Standard errors with topics and phrasings: {ratio:.2f} times those of groups alone.")
+    print(f"Closed book {closed.mean():.4f}, fact alone {oracle.mean():.3f}.")
     for name, density in (("these prompts", own), ("prose", elsewhere)):
         found_rank = rank_agreement(p, density)
         assert found_rank is not None

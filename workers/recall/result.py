@@ -103,8 +103,7 @@ class Recall:
         """What a curve of influence gives the facts where they stood, [groups, k].
 
         The mean density over each fact's own tokens, then over the group's facts; 1 is an even
-        share of the curve. One position would not do: token 0 is a spike that says nothing of the
-        words behind it.
+        share of the curve without its token 0.
 
         Args:
             influence: [n], of the prompt's tokens from the first on; non-negative, not all 0.
@@ -167,19 +166,21 @@ class Recall:
 def densities(influence: F64, starts: F64, tokens: F64) -> F64:
     """Mean density of a curve [n] over facts, by group and depth, [groups, k]; see `Recall`.
 
-    Facts that would end behind the curve (its prompts were shorter) are moved to its end.
+    Token 0 is left out, of the curve and of a fact that begins with it: what attention sinks there
+    is nobody's visibility. Facts that would end behind the curve are moved to its end.
 
     Args:
         influence: [n].
         starts: [groups, facts, k].
-        tokens: [groups, facts].
+        tokens: [groups, facts], at least 2.
     """
-    n = len(influence)
-    before = np.concatenate([[0.0], np.cumsum(influence)]) / influence.sum()
-    long = tokens[:, :, None]
-    begin = np.minimum(starts, n - long)
-    at = np.interp(np.stack([begin, begin + long]), np.arange(n + 1), before)
-    return np.asarray(((at[1] - at[0]) / long).mean(axis=1) * n, dtype=np.float64)
+    curve = np.asarray(influence, dtype=np.float64)[1:]
+    n = len(curve)
+    before = np.concatenate([[0.0], np.cumsum(curve)]) / curve.sum()
+    end = np.minimum(starts - 1 + tokens[:, :, None], n)
+    begin = np.maximum(end - tokens[:, :, None], 0.0)
+    at = np.interp(np.stack([begin, end]), np.arange(n + 1), before)
+    return np.asarray(((at[1] - at[0]) / (end - begin)).mean(axis=1) * n, dtype=np.float64)
 
 
 def _by_group(table: F64) -> F64 | None:

@@ -36,8 +36,8 @@ def test_the_density_is_that_of_each_facts_own_tokens() -> None:
     influence = np.array([8.0, 1.0, 3.0, 0.0, 2.0, 2.0, 5.0, 1.0, 1.0, 1.0])
     starts = np.array([[[0.0, 4.0], [0.0, 5.0]]])
     tokens = np.array([[3.0, 2.0]])
-    whole = influence.sum() / 10
-    first = np.mean([(8 + 1 + 3) / 3, (8 + 1) / 2]) / whole
+    whole = influence[1:].sum() / 9  # token 0 is nobody's
+    first = np.mean([(1 + 3) / 2, 1.0]) / whole
     second = np.mean([(2 + 2 + 5) / 3, (2 + 5) / 2]) / whole
     np.testing.assert_allclose(densities(influence, starts, tokens), [[first, second]])
     np.testing.assert_allclose(densities(np.ones(10), starts, tokens), 1.0)
@@ -46,9 +46,17 @@ def test_the_density_is_that_of_each_facts_own_tokens() -> None:
     assert late[0, 1] == pytest.approx(np.mean([3 / 3, 2 / 2]) / whole)
 
 
+def test_a_spike_at_token_0_moves_no_density(planted: Callable[..., Any]) -> None:
+    found = _measured(planted, (0.5, 0.3, 0.3, 0.5), groups=2)
+    curve = np.random.default_rng(0).exponential(size=500)
+    spiked = np.concatenate([[1000.0], curve[1:]])
+    np.testing.assert_allclose(found.density(spiked), found.density(curve))
+
+
 def test_density_is_linear_in_the_shares_of_documents(planted: Callable[..., Any]) -> None:
     found = _measured(planted, (0.5, 0.3, 0.3, 0.5), groups=3)
     norms = np.random.default_rng(0).exponential(size=(5, 500))
+    norms[:, 0] = 0.0
     shares = norms / norms.sum(axis=1, keepdims=True)
     each = np.mean([found.density(row) for row in norms], axis=0)
     np.testing.assert_allclose(found.density(shares.mean(axis=0)), each)
