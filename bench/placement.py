@@ -1,14 +1,14 @@
-"""Does placement help? Facts in chunks, a question for one of them, orders side by side.
+"""Does placement help? Facts in chunks, a question for one of them, orders next to each other.
 
-    python bench/placement.py [--model demo:smollm2-135m-instruct] [--trials 16] [--chunks 6]
+    python bench/placement.py [--trials 96] [--chunks 6] [--minutes 10]
 
-Each trial draws `chunks` chunks of unequal length, each with one fact in prose, and a relevance
-for each. The question asks for one fact, drawn by relevance. Instead of drawing, every question is
-asked and weighted by its relevance: the same expectation with less noise. What is compared is the
-expected log-probability of the right answer under each order, as differences from most relevant
-first (what a retriever hands over), with 95% bootstrap bands over trials. The curves are measured
-on other text and other facts before the trials. A last table gives recall by place in the prompt,
-over all orders: which of the two curves ranks places as recall does?
+Each trial draws chunks of unequal length, each with one fact in prose, and the probability that
+each fact is asked for. Every question is asked and weighted by that probability: the same
+expectation as drawing, with less noise. Lacuna sees scores of five scales that rank as the truth
+does, in order of relevance, as a retriever hands them over. What is compared is the expected
+log-probability of the right answer, paired over trials with 95% intervals (Student's t): from most
+relevant first, and from the fixed rule that is best over all trials. The curve is the influence
+profile of other text, measured before the trials.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ import argparse
 import copy
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import stdtrit
 
 from lacuna.contract.placements import PlacementRequest
 from lacuna.contract.profile_requests import Documents, ProfileRequest
-from lacuna.evidence import aggregates
 from lacuna.placement.answer import place
 from lacuna.placement.curve import PlacementCurve
-from lacuna.theory import agreement
+from lacuna.placement.document_curves import prepare
 from service.settings import Settings
 from workers import documents
 from workers.documents import corpus
@@ -38,20 +37,22 @@ from workers.documents.tokens import encode, policy
 from workers.influence import influence
 from workers.models import loading
 from workers.models.loaded import LoadedModel, LoadOptions
-from workers.recall import needle
 
 BASE = "most relevant first"
+RULES = (BASE, "most relevant last", "zigzag, best first", "zigzag, best last")
 KEYS = ("blue", "green", "heavy", "quiet", "round", "small", "tall", "young")
 OWNERS = ("baker", "captain", "doctor", "farmer", "judge", "painter", "pilot", "teacher")
-PLACES = 6
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Chunks as token ids, their relevances, and for each fact its question and value."""
+    """Chunks as token ids, the true probability that each is asked for, and for each fact its
+    question and value."""
 
     chunks: list[list[int]]
-    relevance: np.ndarray
+    chance: np.ndarray
+    scores: dict[str, np.ndarray]
+    """By scale, as a retriever gives them that ranks as the truth does."""
     questions: list[tuple[list[int], list[int]]]
 
 
@@ -63,7 +64,7 @@ def draw(loaded: LoadedModel, filler: list[int], count: int, seed: int) -> Trial
         key = f"{KEYS[pair % len(KEYS)]} {OWNERS[pair // len(KEYS)]}"
         code = int(rng.integers(10_000, 100_000))
         fact = encode(loaded.tokenizer, f"\n\nThe locker number of the {key} is {code}.\n\n")
-        before, after = rng.integers(4, 28, 2)
+        before, after = rng.integers(4, 60, 2)
         at = int(rng.integers(0, len(filler) - 200))
         text = filler[at : at + before + after]
         chunks.append([*text[:before], *fact, *text[before:]])
@@ -72,8 +73,19 @@ def draw(loaded: LoadedModel, filler: list[int], count: int, seed: int) -> Trial
         whole = encode(loaded.tokenizer, f"{question} {code}")
         shared = next(i for i in range(len(whole)) if whole[: i + 1] != asked[: i + 1])
         questions.append((whole[:shared], whole[shared:]))
-    relevance = rng.permutation(np.exp(-np.arange(count) / 1.5))
-    return Trial(chunks, relevance, questions)
+    chance = np.exp(-np.arange(count) / 1.5)
+    chance /= chance.sum()
+    ranked = {
+        "probability": chance,
+        "logit": np.log(chance / (1 - chance)),
+        "cosine": np.sort(rng.uniform(0.70, 0.85, count))[::-1],
+        "reciprocal rank": 1 / (60 + np.arange(1, count + 1)),
+        "BM25": np.sort(rng.gamma(4, 3, count))[::-1],
+    }
+    mixed = rng.permutation(count)
+    return Trial(
+        chunks, chance[mixed], {name: one[mixed] for name, one in ranked.items()}, questions
+    )
 
 
 @torch.no_grad()
@@ -97,166 +109,106 @@ def recall(loaded: LoadedModel, trial: Trial, order: list[int]) -> np.ndarray:
     return found
 
 
-def orders(trial: Trial, curves: dict[str, PlacementCurve], asked: int) -> dict[str, list[int]]:
-    """Every order that is compared; `asked` is the mean length of the questions.
-
-    Haystack's zigzag puts the best first; LangChain's and LlamaIndex's puts it last when the
-    number of chunks is even and first when it is odd.
-    """
-    ranked = np.argsort(-trial.relevance, kind="stable").tolist()
-    found = {
-        BASE: ranked,
-        "most relevant last": ranked[::-1],
-        "zigzag, best first": ranked[0::2] + ranked[1::2][::-1],
-        "zigzag, best last": ranked[1::2] + ranked[0::2][::-1],
-    }
-    for name, curve in curves.items():
-        request = PlacementRequest.model_validate(
-            {
+def orders(trial: Trial, curve: PlacementCurve, asked: int) -> dict[str, list[int]]:
+    """Every order that is compared; `asked` is the mean length of the questions."""
+    ranked = np.argsort(-trial.chance, kind="stable").tolist()
+    fixed = (
+        ranked, ranked[::-1], ranked[0::2] + ranked[1::2][::-1], ranked[1::2] + ranked[0::2][::-1],
+    )  # fmt: skip
+    found = dict(zip(RULES, fixed, strict=True))
+    for name, scores in trial.scores.items():
+        scale = name if name in ("probability", "logit") else "score"
+        for strategy in ("advised", "optimal"):
+            body = {
                 "density": [1.0],  # not used: the curve is handed over
                 "suffix_tokens": asked,
+                "relevance_scale": scale,
+                "strategy": strategy,
                 "chunks": [
-                    {"id": str(i), "tokens": len(chunk), "relevance": float(relevance)}
-                    for i, (chunk, relevance) in enumerate(
-                        zip(trial.chunks, trial.relevance, strict=True)
-                    )
+                    {"id": str(i), "tokens": len(trial.chunks[i]), "relevance": float(scores[i])}
+                    for i in ranked
                 ],
             }
-        )
-        found[f"Lacuna, {name}"] = [int(one) for one in place(request, curve).order]
+            answer = place(PlacementRequest.model_validate(body), curve)
+            found[f"Lacuna, {strategy}, {name}"] = [int(one) for one in answer.order]
     return found
 
 
-def measured(
-    loaded: LoadedModel, length: int, options: argparse.Namespace, say: Callable[[str], None]
-) -> tuple[dict[str, PlacementCurve], float]:
-    """Influence and needle curves at the trials' length, and their rank agreement."""
-    texts = documents.build(Documents(count=options.documents), loaded, length, 0)
-    say(f"influence of {options.documents} documents of {length} tokens")
+def measured(loaded: LoadedModel, length: int, count: int) -> PlacementCurve:
+    """The influence profile of built-in prose at the trials' length."""
+    texts = documents.build(Documents(count=count), loaded, length, 0)
     norms = influence.measure(loaded, texts).norms
-    mean = aggregates.mean_of_norms(norms)
-    say(f"recall of {options.facts} facts at {options.depths} depths")
-    curve = needle.measure(loaded, length, depths=options.depths, facts=options.facts, seed=11)
-    at = (np.arange(length) + 0.5) / length
-    probability = np.exp(curve.log_probability - curve.log_probability.max())
-    by_depth = np.interp(at, curve.depths, probability)
-    width = max(1, length // options.depths)
-    local = [mean[max(0, int(p) - width // 2) :][:width].mean() for p in curve.positions]
-    print("\n| depth | " + " | ".join(f"{d:.2f}" for d in curve.depths) + " |")
-    print("|---|" + "---|" * len(curve.depths))
-    cells = " | ".join(f"{x:.2f}" for x in curve.log_probability)
-    print(f"| log-probability (without the fact {curve.baseline:.1f}) | {cells} |")
-    print("| influence density | " + " | ".join(f"{x * length:.2f}" for x in local) + " |")
-    agree = agreement.spearman(np.array(local), curve.log_probability)
-    curves = {
-        "influence": PlacementCurve(
-            source="measured", basis="measured", level="medium", influence=mean, length=length
-        ),
-        "needle": PlacementCurve(
-            source="needle", basis="needle", level="high", influence=by_depth, length=length,
-            anchored=False,
-        ),
-    }  # fmt: skip
-    return curves, float("nan") if agree is None else agree
+    return PlacementCurve(
+        source="measured", basis="measured", level="medium", documents=prepare(norms), length=length
+    )
 
 
-def band(values: np.ndarray) -> str:
-    rng = np.random.default_rng(0)
-    means = values[rng.integers(0, len(values), (2_000, len(values)))].mean(axis=1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return f"{values.mean():+.3f} [{low:+.3f}, {high:+.3f}]"
-
-
-def by_place(seen: list[tuple[float, float]]) -> np.ndarray:
-    """Mean log-probability by sixth of the context."""
-    at, scores = np.array(seen).T
-    sixth = np.minimum((at * PLACES).astype(int), PLACES - 1)
-    return np.array([scores[sixth == k].mean() for k in range(PLACES)])
+def interval(values: np.ndarray) -> str:
+    """Mean with its 95% interval, paired over trials."""
+    if not values.any():
+        return ""
+    mean, error = values.mean(), values.std(ddof=1) / np.sqrt(values.size)
+    half = float(stdtrit(values.size - 1, 0.975)) * error
+    return f"{mean:+.3f} [{mean - half:+.3f}, {mean + half:+.3f}]"
 
 
 def run(
     loaded: LoadedModel,
     trials: list[Trial],
-    curves: dict[str, PlacementCurve],
+    curve: PlacementCurve,
     asked: int,
-    say: Callable[[str], None],
+    seconds: float,
     out: Path | None,
-) -> tuple[list[str], np.ndarray, np.ndarray, list[tuple[float, float]]]:
-    """Names of the orders; expected log-probability and probability [trials, orders]; and for
-    every fact read (place in the context, log-probability)."""
+) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Names of the orders; expected log-probability and probability, shape [trials, orders]. Stops
+    after `seconds` of processor time."""
     names: list[str] = []
     table: list[list[float]] = []
     right: list[list[float]] = []
-    seen: list[tuple[float, float]] = []
-    for number, trial in enumerate(trials):
-        weights = trial.relevance / trial.relevance.sum()
+    for trial in trials:
+        if time.process_time() > seconds:
+            break
         known: dict[tuple[int, ...], np.ndarray] = {}
-        row, hits = [], []
-        compared = orders(trial, curves, asked)
+        compared = orders(trial, curve, asked)
         for order in compared.values():
             if tuple(order) not in known:
                 known[tuple(order)] = recall(loaded, trial, order)
-                total, start = sum(map(len, trial.chunks)), 0
-                for i in order:
-                    middle = start + len(trial.chunks[i]) / 2
-                    seen.append((middle / total, float(known[tuple(order)][i])))
-                    start += len(trial.chunks[i])
-            scores = known[tuple(order)]
-            row.append(float(weights @ scores))
-            hits.append(float(weights @ np.exp(scores)))
         names = list(compared)
-        table.append(row)
-        right.append(hits)
-        say(f"trial {number + 1} of {len(trials)}")
+        scores = [known[tuple(order)] for order in compared.values()]
+        table.append([float(trial.chance @ one) for one in scores])
+        right.append([float(trial.chance @ np.exp(one)) for one in scores])
         if out is not None:
-            kept = {"orders": names, "log_probability": table, "probability": right, "seen": seen}
-            out.write_text(json.dumps(kept))
-    return names, np.array(table), np.array(right), seen
+            out.write_text(json.dumps({"orders": names, "log_probability": table, "right": right}))
+    return names, np.array(table), np.array(right)
 
 
 def report(
-    names: list[str],
-    table: np.ndarray,
-    right: np.ndarray,
-    seen: list[tuple[float, float]],
-    agree: float,
-    options: argparse.Namespace,
+    names: list[str], table: np.ndarray, right: np.ndarray, options: argparse.Namespace
 ) -> None:
     print(f"\n{options.model}, {len(table)} trials of {options.chunks} chunks\n")
-    zigzags = [i for i, name in enumerate(names) if name.startswith("zigzag")]
-    rival = max(zigzags, key=lambda i: table[:, i].mean())
-    print(f"| order | log-probability | from {BASE} [95%] | from the better zigzag | probability |")
+    best = int(table[:, : len(RULES)].mean(axis=0).argmax())
+    print(f"| order | log-probability | from {BASE} | from {names[best]} | probability |")
     print("|---|---|---|---|---|")
     for i, name in enumerate(names):
         scores = table[:, i]
-        first = "" if i == 0 else band(scores - table[:, 0])
-        second = "" if i == rival else band(scores - table[:, rival])
-        print(f"| {name} | {scores.mean():.3f} | {first} | {second} | {right[:, i].mean():.3f} |")
-    print("\n| place of the fact (sixths of the context) | " + " | ".join("123456") + " |")
-    print("|---|" + "---|" * PLACES)
-    places = by_place(seen)
-    print("| log-probability, all orders | " + " | ".join(f"{x:.2f}" for x in places) + " |")
-    print(f"\nSpearman of needle and influence over depths: {agree:.2f}")
+        cells = [interval(scores - table[:, 0]), interval(scores - table[:, best])]
+        print(
+            f"| {name} | {scores.mean():.3f} | {cells[0]} | {cells[1]} | {right[:, i].mean():.3f} |"
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="demo:smollm2-135m-instruct")
-    parser.add_argument("--trials", type=int, default=16)
+    parser.add_argument("--trials", type=int, default=96)
     parser.add_argument("--first", type=int, default=0, help="seed of the first trial")
     parser.add_argument("--chunks", type=int, default=6)
-    parser.add_argument("--documents", type=int, default=8)
-    parser.add_argument("--facts", type=int, default=8)
-    parser.add_argument("--depths", type=int, default=9)
+    parser.add_argument("--documents", type=int, default=64)
+    parser.add_argument("--minutes", type=float, default=60, help="of processor time, at most")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, help="also write the single numbers as JSON")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    started = time.perf_counter()
-
-    def say(text: str) -> None:
-        print(f"[{time.perf_counter() - started:.0f} s] {text}", flush=True)
-
     loaded = loading.load(
         ProfileRequest(model=options.model), LoadOptions.from_settings(Settings())
     )
@@ -265,10 +217,11 @@ def main() -> None:
     trials = [draw(loaded, filler, options.chunks, seed) for seed in seeds]
     asked = round(np.mean([len(q) + len(v) for t in trials for q, v in t.questions]))
     length = asked + round(np.mean([sum(map(len, trial.chunks)) for trial in trials]))
-    curves, agree = measured(loaded, length, options, say)
-
-    names, table, right, seen = run(loaded, trials, curves, asked, say, options.out)
-    report(names, table, right, seen, agree, options)
+    curve = measured(loaded, length, options.documents)
+    print(f"[{time.process_time():.0f} s] {options.documents} documents of {length} tokens")
+    seconds = 60 * options.minutes
+    names, table, right = run(loaded, trials, curve, asked, seconds, options.out)
+    report(names, table, right, options)
 
 
 if __name__ == "__main__":
