@@ -10,7 +10,12 @@ import { events, known, profileSelect, shown, SOURCES, usual } from "./state.js"
 const EXAMPLE = [[34, 0.91], [23, 0.85], [47, 0.66], [29, 0.52], [39, 0.31], [18, 0.12]];
 const BEFORE = 0.15;
 const AFTER = 0.11;
-const LEAD = "The order in which the model listens most to what matters.";
+const LEAD = "Whether another order of the chunks is worth it, and which.";
+const DECISIONS = { reorder: "Reorder", keep: "Keep your order", undecided: "Undecided" };
+const RULES = {
+  given: "your order", relevance_first: "most relevant first", relevance_last: "most relevant last",
+  zigzag_best_first: "zigzag, best first", zigzag_best_last: "zigzag, best last", document_order: "document order",
+};
 let chart;
 let written = null;
 
@@ -72,6 +77,8 @@ async function place() {
   const body = {
     profile_id: byId("place-profile").value,
     source: byId("place-source").value || undefined,
+    relevance_scale: byId("place-scale").value,
+    strategy: byId("place-strategy").value,
     objective: byId("place-objective").value,
     prefix_tokens: whole("prefix_tokens"),
     suffix_tokens: whole("suffix_tokens"),
@@ -92,11 +99,9 @@ async function place() {
 
 function draw(answer, chunks) {
   const relevance = new Map(chunks.map((chunk) => [chunk.id, chunk.relevance]));
-  const gains = [
-    ["your order", answer.gain.given], ["most relevant first", answer.gain.relevance_first], ["zigzag", answer.gain.zigzag],
-  ].filter(([, gain]) => gain !== null).map(([name, gain]) => `${percent(gain)} over ${name}`);
+  const gains = Object.entries(RULES).filter(([name]) => answer.gain[name]).map(([name, label]) => `${gainText(answer.gain[name])} over ${label}`);
   const short = answer.method === "exact" || answer.gap === null ? "" : `, at most ${percent(answer.gap)} below the best`;
-  const lead = `Worth ${number(answer.value)} (${answer.method}${short}): ${gains.join(", ")}.`;
+  const lead = `${DECISIONS[answer.advice.decision] ?? words(answer.advice.decision)}: ${answer.advice.reason}. Worth ${number(answer.value)} (${answer.method}${short}).`;
   byId("place-lead").textContent = lead;
   announce(lead);
   drawStrip(answer);
@@ -106,16 +111,25 @@ function draw(answer, chunks) {
     visibility(item.visibility, most), item.in_dead_zone ? "dead zone" : "",
   ]);
   const notes = [
-    answer.dropped.length ? `Did not fit: ${answer.dropped.join(", ")}.` : "",
+    gains.length ? `Gain of ${answer.advice.order ? "another order" : "this order"}: ${gains.join(", ")}.` : "",
+    answer.advice.order ? `That order: ${answer.advice.order.join(", ")}.` : "",
+    answer.dropped.length ? `Dropped: ${answer.dropped.map((item) => `${item.id} (${item.detail})`).join(", ")}.` : "",
+    ...answer.relevance.notes.map((text) => `Note: ${text}.`),
     `Confidence ${answer.confidence.level}: ${answer.confidence.reasons.join("; ") || answer.confidence.basis}.`,
     ...answer.suggestions.map((item) => `Suggestion: ${item.detail}.`),
     ...answer.warnings.map((text) => `Note: ${text}.`),
   ].filter(Boolean);
   byId("place-table").replaceChildren(
-    table("Best order", ["Place", "Chunk", "Offset", "Tokens", "Relevance", "Visibility (1 = uniform)", "Zone"], rows),
+    table("Order", ["Place", "Chunk", "Offset", "Tokens", "Relevance", "Visibility (1 = uniform)", "Zone"], rows),
     ...notes.map((text) => h("p", { class: "note" }, text)),
     h("details", {}, h("summary", {}, "JSON of the answer"), h("pre", { tabindex: "0" }, JSON.stringify(answer, null, 1))),
   );
+}
+
+/** A gain with its 95% interval where it has one: "3.2% [1%, 5.1%]". */
+function gainText(gain) {
+  const width = gain.low !== null && gain.low !== gain.high;
+  return width ? `${percent(gain.value)} [${percent(gain.low)}, ${percent(gain.high)}]` : percent(gain.value);
 }
 
 function visibility(value, most) {

@@ -51,7 +51,8 @@ def test_from_a_model_to_a_placement(stack: Stack, open_page: Any, measure: Any)
 
     page.get_by_role("button", name="Place", exact=True).click()
     expect(page.locator("#place-table tbody tr")).to_have_count(6)
-    expect(page.locator("#place-lead")).to_contain_text("over zigzag")
+    expect(page.locator("#place-lead")).to_contain_text("Worth")
+    expect(page.locator("#place-table")).to_contain_text("over zigzag, best last")
     answer = json.loads(page.locator("#place-table pre").text_content() or "")
     shown = page.locator("#place-table tbody td:nth-child(2)").all_text_contents()
     assert shown == answer["order"]
