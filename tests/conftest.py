@@ -260,8 +260,9 @@ def recall_curve() -> RecallCurve:
     return RecallCurve(
         depth=[0.05, 0.25, 0.45, 0.65, 0.85], position=[3.0, 16.0, 29.0, 42.0, 54.0],
         prompt_tokens=64.0, probability=middle,
-        low=[p - 0.1 for p in middle], high=[p + 0.1 for p in middle],
-        simultaneous_low=[p - 0.05 for p in middle], simultaneous_high=[p + 0.05 for p in middle],
+        low=[0.4, 0.1, 0.05, 0.2, 0.5], high=[0.6, 0.3, 0.2, 0.4, 0.7],
+        simultaneous_low=[0.45, 0.15, 0.06, 0.25, 0.55],
+        simultaneous_high=[0.55, 0.25, 0.14, 0.35, 0.65],
         log_probability=[-1.0, -2.0, -3.0, -1.5, -0.75], by_group=[middle] * 40, groups=40, facts=5,
         sampling=RecallSampling(
             reason="narrow", half_width=0.05, target=0.05, at_double=0.035, needed=40

@@ -20,7 +20,9 @@ from workers.influence import batching, influence
 from workers.influence.mixing import MixingRecorder
 from workers.instrument.inspection import inspect
 from workers.models.loading import LoadedModel, LoadOptions, load
-from workers.recall import needle
+from workers.recall import probes
+from workers.recall.measure import measure as measure_recall
+from workers.recall.weights_reader import WeightsReader
 
 pytestmark = pytest.mark.gpu
 
@@ -110,11 +112,10 @@ def test_one_document_that_does_not_fit_names_the_longest(on: Callable[..., Load
         torch.cuda.set_per_process_memory_fraction(1.0)
 
 
-def test_the_needle_needs_a_tokenizer_and_runs_on_the_device(
-    smollm2_on_cuda: LoadedModel,
-) -> None:
-    found = needle.measure(smollm2_on_cuda, 256, depths=3, facts=4)
-    assert (found.log_probability > found.baseline).all()
+def test_recall_runs_on_the_device(smollm2_on_cuda: LoadedModel) -> None:
+    reader = WeightsReader(smollm2_on_cuda)
+    found = measure_recall(reader, probes.facts, 256, probe="facts", groups=4, depths=3)
+    assert (found.probability > found.controls.floor).all()
 
 
 @pytest.fixture

@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from lacuna.contract.errors import InvalidRequest
 from lacuna.contract.profiles import Profile
-from lacuna.pictures import profile_png, profile_svg
+from lacuna.contract.recall import RecallCurve
+from lacuna.pictures import profile_png, profile_svg, recall_png, recall_svg
 from lacuna.pictures.profile import HEIGHT, WIDTH, scene
 from lacuna.pictures.scene import STYLES, Line, Rect, Scene, Text, svg
 from lacuna.pictures.terminal import chart
@@ -163,3 +165,35 @@ def test_tiny_profiles_are_drawn(make_profile: Any, tokens: int) -> None:
 def test_svg_and_terminal_charts_need_no_pillow() -> None:
     code = "import sys; sys.modules['PIL'] = None; import lacuna.pictures.terminal"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_recall_has_a_panel_for_each_probe(profile: Profile, recall_curve: RecallCurve) -> None:
+    flat = recall_curve.model_copy(
+        update={"verdict": "flat", "p": None, "spearman_with_influence": None}
+        | dict.fromkeys(("low", "high", "simultaneous_low", "simultaneous_high"))
+    )
+    both = profile.model_copy(update={"recall": {"facts": recall_curve, "pairs": flat}})
+    root = ET.fromstring(recall_svg(both))
+    lines = [e for e in root.iter() if e.attrib.get("class") == "measured" and len(points(e)) == 5]
+    assert len(lines) == 2
+    for line in lines:
+        heights = [-y for _, y in points(line)]
+        assert np.argsort(heights).tolist() == np.argsort(recall_curve.probability).tolist()
+    areas = {e.attrib["class"]: points(e) for e in root.iter(f"{SVG}polygon")}
+    assert {style: len(area) for style, area in areas.items()} == {"band": 10, "zone": 10}
+    text = " ".join(e.text or "" for e in root.iter())
+    for words in ("Verdict: varies", "Verdict: flat", "rank agreement with influence 0.90"):
+        assert words in text
+    image = Image.open(io.BytesIO(recall_png(both)))
+    assert image.size[1] > Image.open(io.BytesIO(profile_png(both))).size[1]
+    with pytest.raises(InvalidRequest, match="recall was not measured"):
+        recall_svg(profile)
+
+
+def test_recall_near_the_floor_is_drawn(profile: Profile, recall_curve: RecallCurve) -> None:
+    nothing = recall_curve.model_copy(
+        update=dict.fromkeys(("probability", "low", "high"), [0.0] * 5)
+        | dict.fromkeys(("simultaneous_low", "simultaneous_high"), [0.0] * 5)
+    )
+    shown = profile.model_copy(update={"recall": {"facts": nothing}})
+    assert b"<polyline" in recall_svg(shown)

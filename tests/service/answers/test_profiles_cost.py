@@ -45,10 +45,10 @@ def test_probes_count_where_each_is_a_backward_pass() -> None:
     assert one == estimated_cost(request(probes=7, **SHORT))
 
 
-def test_the_second_moment_and_the_needle_count() -> None:
+def test_the_second_moment_counts() -> None:
     plain = estimated_cost(request(**SHORT))
     with_moment = request(predictions=["second_moment"])
-    assert estimated_cost(with_moment) == estimated_cost(request()) > plain
+    assert estimated_cost(with_moment) > plain == estimated_cost(request())
     more = [
         estimated_cost(long("x/y", 256, k)) - estimated_cost(long("x/y", 256, k, **SHORT))
         for k in (15, 16, 64)
@@ -56,9 +56,18 @@ def test_the_second_moment_and_the_needle_count() -> None:
     assert more[0] < more[1] == pytest.approx(more[2])
     one = estimated_cost(long("x/y", 256, 1, **SHORT))
     assert 15 * one < more[0] < 15 * 4 * one  # its own passes, not many times the measurement's
-    assert (
-        estimated_cost(request(needle={"depths": 3, "facts": 2}, **SHORT)) == plain * (16 + 4) / 16
-    )
+
+
+def test_recall_counts_and_the_refusal_says_what_fits_without_it() -> None:
+    plain = estimated_cost(request(**SHORT))
+    few, many = (estimated_cost(request(recall={"groups": k}, **SHORT)) for k in (16, 512))
+    assert plain < few < many
+    with pytest.raises(TooLarge, match="or all of it without recall") as refusal:
+        refuse_too_costly(request(recall={"groups": 512}, **SHORT), (few + many) / 2)
+    assert refusal.value.field == "recall"
+    with pytest.raises(TooLarge) as refusal:
+        refuse_too_costly(request(recall={}, **SHORT), plain / 2)
+    assert "without recall" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(("length", "count"), [(256, 16), (512, 32), (2_048, 16), (8_192, 1)])

@@ -80,7 +80,7 @@ def test_names_that_a_worker_may_have_are_not() -> None:
 TEXTS = {"source": "inline", "texts": ["a text"]}
 NEED_A_TOKENIZER: dict[str, tuple[dict[str, Any], type[LacunaError]]] = {
     "documents.source": ({"documents": TEXTS}, DocumentsUnusable),
-    "needle": ({"needle": {}}, DocumentsUnusable),
+    "recall": ({"recall": {}}, DocumentsUnusable),
     "target": ({"objective": "target_logprob", "target": " Paris"}, InvalidRequest),
 }
 

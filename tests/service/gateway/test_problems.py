@@ -414,7 +414,7 @@ def test_every_pattern_of_the_interface_has_words() -> None:
         ),
         ("/v1/profiles", {"modle": "gpt2"}, "modle", "model"),
         ("/v1/profiles", {"model": "gpt2", "documents": {"cuont": 1}}, "documents.cuont", "count"),
-        ("/v1/profiles", {"model": "gpt2", "needle": {"depth": 1}}, "needle.depth", "depths"),
+        ("/v1/profiles", {"model": "gpt2", "recall": {"depth": 3}}, "recall.depth", "depths"),
         (
             "/v1/placements",
             {"density": [1], "chunks": [{"id": "a", "tokens": 1, "relevanse": 1}]},

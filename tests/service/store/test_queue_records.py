@@ -123,9 +123,9 @@ def test_among_equal_jobs_a_waiting_job_ends_within_a_factor_of_two(
 def test_a_failure_carries_its_code_and_an_unknown_code_is_passed_on() -> None:
     known = record(state="failed", code="too_long", detail="d", retryable="0", field="")
     assert known.failure == Failure(code="too_long", detail="d", retryable=False)
-    named = record(state="failed", code="too_long", retryable="0", field="needle")
+    named = record(state="failed", code="too_long", retryable="0", field="recall")
     assert named.failure is not None
-    assert named.failure.field == "needle"
+    assert named.failure.field == "recall"
     newer = record(state="failed", code="of_tomorrow", retryable="1")
     assert newer.failure == Failure(code="of_tomorrow", detail="", retryable=True)
 

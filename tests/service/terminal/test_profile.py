@@ -42,11 +42,15 @@ SAME: dict[str, tuple[list[str], dict[str, Any]]] = {
         ["--predictions", "residual,cesaro"],
         {"model": "gpt2", "predictions": ["residual", "cesaro"]},
     ),
-    "a needle": (["--needle"], {"model": "gpt2", "needle": {}}),
-    "facts": (["--facts", "16"], {"model": "gpt2", "needle": {"facts": 16}}),
-    "facts beside depths": (
-        ["--facts", "16", "--request", '{"needle": {"depths": 5}}'],
-        {"model": "gpt2", "needle": {"depths": 5, "facts": 16}},
+    "recall": (["--recall"], {"model": "gpt2", "recall": {}}),
+    "groups": (["--groups", "16"], {"model": "gpt2", "recall": {"groups": 16}}),
+    "probes": (
+        ["--probes", "facts,pairs", "--groups", "auto"],
+        {"model": "gpt2", "recall": {"probes": ["facts", "pairs"]}},
+    ),
+    "groups beside depths": (
+        ["--groups", "16", "--request", '{"recall": {"depths": 4}}'],
+        {"model": "gpt2", "recall": {"depths": 4, "groups": 16}},
     ),
     "a request": (
         ["--request", '{"sequence_length": 32, "probes": 2, "documents": {"count": 3}}'],
@@ -137,7 +141,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "documents": (["gpt2", "--documents", "0"], "--documents: Input should be greater"),
     "weights": (["gpt2", "--weights", "randon"], "--weights: must be 'pretrained' or 'random'"),
     "a preset": (["preset:gpt2"], "MODEL: a preset has no trained weights"),
-    "facts": (["gpt2", "--facts", "0"], "--facts: Input should be greater"),
+    "groups": (["gpt2", "--groups", "0"], "--groups: Input should be greater"),
     "a prediction": (["gpt2", "--predictions", "residual,x"], "--predictions number 2: must be"),
     "one twice": (["gpt2", "--predictions", "cesaro,cesaro"], "--predictions names one twice"),
     "a field": (["gpt2", "--request", '{"sed": 1}'], "sed: unknown field; did you mean `seed`?"),

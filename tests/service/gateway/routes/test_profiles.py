@@ -14,6 +14,7 @@ import redis.asyncio
 
 from lacuna.contract.errors import InvalidRequest
 from lacuna.contract.profiles import Profile
+from lacuna.contract.recall import RecallCurve
 from service.gateway.representations import represent
 from service.store import keys
 from service.store.profiles import ProfileStore, StoredProfile
@@ -218,6 +219,43 @@ async def test_csv_holds_the_curves(
     assert [row["position"] for row in csv.DictReader(io.StringIO(binned))] == [
         "7.5", "23.5", "39.5", "55.5",
     ]  # fmt: skip
+
+
+async def test_recall_is_a_curve_of_its_own(
+    client: httpx.AsyncClient, worker: Any, profile: Profile, recall_curve: RecallCurve
+) -> None:
+    curves = {"facts": recall_curve, "pairs": recall_curve.model_copy(update={"p": 0.5})}
+    await client.post("/v1/profiles", json=REQUEST)
+    stored = worker.finish(profile.model_copy(update={"recall": curves}))
+    address = f"/v1/profiles/{stored}"
+    table = list(
+        csv.DictReader(io.StringIO((await client.get(f"{address}.csv?curve=recall")).text))
+    )
+    assert [row["probe"] for row in table] == ["facts"] * 5 + ["pairs"] * 5
+    assert [float(row["probability"]) for row in table[:5]] == recall_curve.probability
+    assert [float(row["simultaneous_low"]) for row in table[:5]] == recall_curve.simultaneous_low
+    picture = await client.get(f"{address}.svg?curve=recall")
+    assert picture.headers["content-type"] == "image/svg+xml"
+    assert "Recall by depth" in picture.text
+    png = await client.get(f"{address}.png?curve=recall")
+    assert png.content.startswith(b"\x89PNG")
+    # The curve of influence stays what it was, also from the cache.
+    assert (await client.get(f"{address}.csv")).text.startswith("position,measured")
+    assert (await client.get(address)).json()["recall"]["facts"]["verdict"] == "varies"
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [(".csv?curve=recall", "curve"), ("?curve=recall", "curve"), (".csv?curve=needle", "curve"),
+     (".svg?curve=recall&bins=4", "bins")],
+)  # fmt: skip
+async def test_recall_that_is_not_there_is_refused(
+    client: httpx.AsyncClient, stored: str, query: str, field: str
+) -> None:
+    answer = await client.get(f"/v1/profiles/{stored}{query}")
+    assert answer.status_code == 422
+    problem = answer.json()
+    assert field in (problem.get("field"), problem.get("errors", [{}])[0].get("field"))
 
 
 async def test_series_are_the_rows_of_the_csv(client: httpx.AsyncClient, stored: str) -> None:
