@@ -17,7 +17,7 @@ from lacuna.contract.profiles import DeadZone, Interval, Source, ZoneVerdict
 ComparisonVerdict = Literal["difference", "no_difference", "undecided"]
 """`difference`: some tenth of the prompt has another mass; false in at most 5% of cases.
 `no_difference`: none was found, and one as large as `margin` in any tenth would have been found in
-80% of cases. `undecided`: none was found, but too few documents were read to see one of `margin`."""
+80% of cases. `undecided`: none was found, but there are too few documents for `margin`."""
 
 
 class ComparedProfile(Wire):

@@ -20,6 +20,7 @@ from starlette.middleware import Middleware
 from lacuna.contract.errors import StoreUnavailable
 from service import logs
 from service.answers import placements
+from service.answers.drift import Drifts
 from service.answers.placements import TokenCounts
 from service.answers.profiles import Policy, Profiles
 from service.gateway import openapi, problems
@@ -154,6 +155,7 @@ def _services(settings: Settings, metrics: Metrics, cache: RepresentationCache) 
         settings=settings,
         client=client,
         profiles=use_cases,
+        drifts=Drifts(profile_store.get),
         place=partial(
             placements.answer,
             profiles=use_cases,

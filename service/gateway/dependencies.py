@@ -26,8 +26,10 @@ from lacuna.contract.jobs import Job
 from lacuna.contract.placements import PlacementRequest, PlacementResponse
 from lacuna.contract.profiles import MAX_BINS
 from service import logs
+from service.answers.drift import Drifts
 from service.answers.profiles import Profiles
-from service.gateway.metrics import NEWEST, Metrics, model_metrics
+from service.gateway.metrics import Metrics
+from service.gateway.model_metrics import NEWEST, model_metrics
 from service.gateway.representations import Representations
 from service.settings import Settings
 from service.store.connection import cancel_tasks
@@ -139,6 +141,7 @@ class Services:
     """What the gateway works with; built once per process by `app`.
 
     Attributes:
+        drifts: which models moved, for the metrics.
         place: orders chunks (`answers.placements`).
         rollout_pool: for rollouts, which take up to seconds.
         placement_pool: for large placements and for calibrations.
@@ -149,6 +152,7 @@ class Services:
     settings: Settings
     client: redis.asyncio.Redis
     profiles: Profiles
+    drifts: Drifts
     place: Callable[[PlacementRequest], Awaitable[PlacementResponse]]
     representations: Representations
     metrics: Metrics
@@ -177,9 +181,10 @@ class Services:
         try:
             store = await store_metrics(self.client)
             newest = (await self.profiles.summaries(limit=NEWEST)).items
+            drifts = await self.drifts.among(newest)
         except StoreUnavailable:
-            store, newest = None, []
-        return self.metrics.text(store) + model_metrics(newest)
+            store, newest, drifts = None, [], []
+        return self.metrics.text(store) + model_metrics(newest, drifts)
 
 
 def job_address(job_id: str) -> str:

@@ -1,17 +1,14 @@
-"""Prometheus metrics: this gateway process, the queue as the store sees it, profiles by model.
+"""Prometheus metrics of this gateway process and of the queue as the store sees it.
 
-The number of labels is bounded. Routes are labelled by their template and never by the path. Only
-the models of the newest profiles are shown, each with its newest version and the one before, so
-that drift between the two shows without any history.
+The number of labels is bounded. Routes are labelled by their template and never by the path.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
-from itertools import islice
-from typing import Final, Protocol
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import (
@@ -23,7 +20,6 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from lacuna.contract.placements import PlacementResponse
-from lacuna.contract.profiles import DeadZone, ProfileSummary
 from service.store.monitoring import COUNTERS, StoreMetrics
 from service.store.monitoring import Histogram as StoreHistogram
 
@@ -44,9 +40,6 @@ _HISTOGRAMS = {
     "wait": "Seconds from creation to the first start.",
     "run": "Seconds from start to end, of jobs that ended with a profile.",
 }
-NEWEST: Final = 100
-"""How many of the newest profiles are read."""
-_MAX_MODELS: Final = 50
 _GAINS = (-0.1, -0.05, -0.02, 0, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
@@ -178,83 +171,3 @@ class _QueueCollector(Collector):
 
 def _bound(value: float) -> str:
     return "+Inf" if math.isinf(value) else repr(float(value))
-
-
-_LABELS: Final = ("model", "weights", "tokens", "objective", "documents", "version")
-_MEANINGS: Final = {
-    "dead_zone_fraction": "Share of the prompt in the dead zone; 0 when there is none.",
-    "dead_zone_fraction_low": "Least share that the 95% bands of the zone's ends allow.",
-    "dead_zone_fraction_high": "Largest share that the 95% bands of the zone's ends allow.",
-    "primacy_mass": "Influence on the first 10% of positions.",
-    "recency_mass": "Influence on the last 10% of positions.",
-}
-
-
-class _ModelCollector(Collector):
-    def __init__(self, summaries: Sequence[ProfileSummary]) -> None:
-        self._rows = list(_rows(summaries))
-
-    def collect(self) -> Iterable[Metric]:
-        for name, meaning in _MEANINGS.items():
-            gauge = GaugeMetricFamily(f"lacuna_model_{name}", meaning, labels=_LABELS)
-            for labels, summary in self._rows:
-                gauge.add_metric(labels, _values(summary)[name])
-            yield gauge
-
-
-def model_metrics(summaries: Sequence[ProfileSummary]) -> bytes:
-    """Dead zone, primacy and recency by model, in the exposition format.
-
-    Args:
-        summaries: of the newest profiles, newest first.
-    """
-    registry = CollectorRegistry()
-    registry.register(_ModelCollector(summaries))
-    return generate_latest(registry)
-
-
-def _rows(summaries: Sequence[ProfileSummary]) -> Iterator[tuple[list[str], ProfileSummary]]:
-    """Profiles that differ only in their version (revision, method) or draw are compared."""
-    versions: dict[tuple[str, str, str, str, str], list[ProfileSummary]] = {}
-    for summary in filter(_comparable, summaries):
-        key = (
-            summary.model,
-            summary.weights,
-            str(summary.sequence_length),
-            summary.objective,
-            summary.documents_name or summary.documents_source,
-        )
-        versions.setdefault(key, []).append(summary)
-    for key, newest_first in islice(versions.items(), _MAX_MODELS):
-        for version, summary in zip(("newest", "previous"), newest_first, strict=False):
-            yield [*key, version], summary
-
-
-def _comparable(summary: ProfileSummary) -> bool:
-    """Whether two versions would compare. An ablation does not show the model as it is used, one
-    document does not show the noise, and a caller's own texts and targets change every time."""
-    own = summary.documents_source == "inline" or summary.objective == "target_logprob"
-    return summary.as_used and summary.documents > 1 and not own
-
-
-def _values(summary: ProfileSummary) -> dict[str, float]:
-    zone = summary.dead_zone
-    undecided = summary.dead_zone_verdict == "undecided"
-    low, high = (0.0, float(undecided * summary.sequence_length))
-    if zone is not None:
-        low, high = _band(zone, summary.sequence_length)
-    return {
-        "dead_zone_fraction": 0.0 if zone is None else zone.fraction,
-        "dead_zone_fraction_low": low / summary.sequence_length,
-        "dead_zone_fraction_high": high / summary.sequence_length,
-        "primacy_mass": summary.primacy_mass,
-        "recency_mass": summary.recency_mass,
-    }
-
-
-def _band(zone: DeadZone, tokens: int) -> tuple[float, float]:
-    """Shortest and longest zone, in tokens, that its ends' bands allow."""
-    if zone.start_band is None or zone.end_band is None:  # undecided
-        return 0.0, float(tokens)
-    shortest = max(0.0, zone.end_band.low - zone.start_band.high)
-    return shortest, zone.end_band.high - zone.start_band.low

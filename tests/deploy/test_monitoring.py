@@ -16,7 +16,9 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from lacuna.contract.profiles import ProfileSummary
-from service.gateway.metrics import Metrics, model_metrics
+from service.answers.drift import Change, ModelDrift
+from service.gateway.metrics import Metrics
+from service.gateway.model_metrics import model_metrics
 from service.store.monitoring import store_metrics
 
 promql_parser = pytest.importorskip("promql_parser", reason="promql-parser is not installed")
@@ -39,6 +41,13 @@ SUMMARY = {
 }  # fmt: skip
 
 
+def of_models() -> bytes:
+    """What the gateway says of a model with a drift."""
+    summary = ProfileSummary.model_validate(SUMMARY)
+    drift = ModelDrift(summary, 16, False, (Change("primacy", 0.0, -0.01, 0.01),))
+    return model_metrics([summary], [drift])
+
+
 @pytest.fixture
 async def exposed(redis_async: redis.asyncio.Redis) -> dict[str, set[str]]:
     """Every sample name that the gateway can expose, with its labels."""
@@ -46,8 +55,7 @@ async def exposed(redis_async: redis.asyncio.Redis) -> dict[str, set[str]]:
     metrics.request("GET", "/v1/profiles", 200, 0.01)
     metrics.submission("created")
     metrics.refused.labels("unauthorized").inc()
-    summary = ProfileSummary.model_validate(SUMMARY)
-    text = metrics.text(await store_metrics(redis_async)) + model_metrics([summary])
+    text = metrics.text(await store_metrics(redis_async)) + of_models()
     found: dict[str, set[str]] = dict(OF_PROMETHEUS)
     for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:
@@ -116,7 +124,7 @@ def test_the_check_finds_what_is_wrong(exposed: dict[str, set[str]]) -> None:
 def test_alerts_cover_what_operators_must_know() -> None:
     names = {rule["alert"] for rule in RULES}
     assert {
-        "LacunaDeadZoneGrew",
+        "LacunaInfluenceMoved",
         "LacunaNoLiveWorker",
         "LacunaOldestJobTooOld",
         "LacunaDeadLetters",
@@ -169,6 +177,8 @@ def test_the_dashboard_shows_queue_workers_latencies_and_models() -> None:
         "lacuna_model_dead_zone_fraction",
         "lacuna_model_primacy_mass",
         "lacuna_model_recency_mass",
+        "lacuna_model_drift",
+        "lacuna_model_drift_alert",
     } <= asked
 
 
@@ -209,6 +219,5 @@ def test_promtool_takes_configuration_and_rules(tmp_path: Path) -> None:
 
 
 async def test_promtool_finds_no_fault_with_the_metrics(redis_async: redis.asyncio.Redis) -> None:
-    summary = ProfileSummary.model_validate(SUMMARY)
-    text = Metrics().text(await store_metrics(redis_async)) + model_metrics([summary])
+    text = Metrics().text(await store_metrics(redis_async)) + of_models()
     assert promtool("check", "metrics", given=text) == ""

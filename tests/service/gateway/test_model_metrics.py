@@ -1,14 +1,16 @@
-"""Dead zones by model in the exposition format."""
+"""Dead zones and drift by model in the exposition format."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import httpx
+import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
 from lacuna.contract.profiles import ProfileSummary
-from service.gateway.metrics import model_metrics
+from service.answers.drift import Change, ModelDrift
+from service.gateway.model_metrics import model_metrics
 
 ZONE = {
     "start": 20, "end": 60, "fraction": 0.4, "mean_density": 0.5, "min_density": 0.3, "argmin": 40,
@@ -98,6 +100,69 @@ async def test_a_stored_profile_is_told(client: httpx.AsyncClient, stored: str) 
     assert told.labels["version"] == "newest"
     profile = (await client.get(f"/v1/profiles/{stored}")).json()
     assert told.value == profile["dead_zone"]["fraction"]
+
+
+def test_an_undecided_zone_has_no_size() -> None:
+    found = samples([summary(1, dead_zone_verdict="undecided")])
+    assert ("dead_zone_fraction", "gpt2", "newest") not in found
+    assert found["recency_mass", "gpt2", "newest"] == 0.2
+
+
+def test_drift_is_told_by_statistic() -> None:
+    changes = (Change("primacy", 0.02, 0.01, 0.03), Change("total_influence", -0.3, -0.4, -0.2))
+    drift = ModelDrift(summary(2), 32, True, changes)
+    text = model_metrics([summary(2), summary(1)], [drift]).decode()
+    found = {
+        (sample.name, sample.labels.get("statistic")): sample
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name.startswith("lacuna_model_drift")
+    }
+    assert {key: sample.value for key, sample in found.items()} == {
+        ("lacuna_model_drift", "primacy"): 0.02,
+        ("lacuna_model_drift_low", "primacy"): 0.01,
+        ("lacuna_model_drift_high", "primacy"): 0.03,
+        ("lacuna_model_drift", "total_influence"): -0.3,
+        ("lacuna_model_drift_low", "total_influence"): -0.4,
+        ("lacuna_model_drift_high", "total_influence"): -0.2,
+        ("lacuna_model_drift_documents", None): 32,
+        ("lacuna_model_drift_alert", None): 1,
+    }
+    for sample in found.values():
+        assert sample.labels["tokens"] == "100"
+
+
+async def test_a_stored_model_that_moved_alarms(
+    client: httpx.AsyncClient, worker: Any, profile_of_norms: Any
+) -> None:
+    """Influence of the same documents falls to 0.7 before the last tenth."""
+    generator = np.random.default_rng(0)
+    position = np.linspace(0, 1, 256)
+    norms = (0.7 + 2 * np.exp((position - 1) / 0.08)) * generator.lognormal(0, 0.6, (32, 256))
+    lower = norms * generator.lognormal(0, 0.05, norms.shape)
+    lower[:, 1:230] *= 0.7
+
+    async def told() -> dict[str, float]:
+        families = text_string_to_metric_families((await client.get("/metrics")).text)
+        return {
+            sample.labels.get("statistic", sample.name): sample.value
+            for family in families
+            for sample in family.samples
+            if sample.name in ("lacuna_model_drift", "lacuna_model_drift_alert")
+        }
+
+    alarms = []
+    again = norms * generator.lognormal(0, 0.05, norms.shape)
+    for number, rows in enumerate((norms, again, lower)):
+        asked = {"model": "preset:gpt2", "weights": "random", "seed": number}
+        assert (await client.post("/v1/profiles", json=asked)).status_code == 202
+        worker.finish(profile_of_norms(rows, f"{number:032x}"))
+        found = await told()
+        alarms.append(found.get("lacuna_model_drift_alert"))
+    assert alarms == [None, 0, 1]
+    assert found["recency"] > 0.02
+    assert found["zone_density"] < 0
+    assert found["total_influence"] < -0.1
 
 
 def test_only_what_compares_is_told() -> None:

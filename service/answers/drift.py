@@ -1,0 +1,190 @@
+"""Has a model moved? Its newest profile against an earlier one that read the same documents.
+
+Both keep a summary of each document, so the two are compared in pairs (`lacuna.evidence.pairs`):
+masses of tenths, mean density of the earlier profile's dead zone, total influence. The ends of dead
+zones are not looked at: they jump between draws of documents while the model stays as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from pydantic import ValidationError
+
+from lacuna.comparisons import kept
+from lacuna.contract.base import Wire
+from lacuna.contract.profiles import DeadZone, DocumentSummaries, ProfileSummary, RequestEcho
+from lacuna.evidence import pairs
+from lacuna.evidence.summaries import TENTHS
+from service.store.profiles import StoredProfile
+
+MAX_MODELS = 50
+"""Models, of different settings, that are watched."""
+TRIED = 5
+"""Earlier profiles of a model that are read in search of one with the same documents."""
+MIDDLE = (0.2, 0.8)
+"""The stretch that is watched in a model without a dead zone, in shares of the prompt."""
+_NOT_SETTINGS = {
+    "revision", "seed", "documents_asked", "documents_most", "documents_digest", "recall",
+}  # fmt: skip
+"""What may differ between two profiles of the same settings: the model's version, and what says
+only which documents were read. Shared documents are found by their own digests."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Newest less earlier, for one statistic, with an interval that holds for all together.
+
+    Attributes:
+        statistic: `primacy`, `tenth_2` to `tenth_9` and `recency` are masses; `zone_density` is the
+            mean density of the earlier dead zone; `total_influence` is a relative change.
+    """
+
+    statistic: str
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class ModelDrift:
+    """What two profiles of a model say.
+
+    Attributes:
+        summary: of the newest.
+        documents: that both read.
+        alert: whether anything moved beyond chance and by more than a point of mass (or a tenth of
+            the total influence).
+        changes: one a statistic.
+    """
+
+    summary: ProfileSummary
+    documents: int
+    alert: bool
+    changes: tuple[Change, ...]
+
+
+class _Measured(Wire):
+    summaries: DocumentSummaries
+
+
+class _Stored(Wire):
+    """The part of a profile that drift needs."""
+
+    request: RequestEcho
+    measured: _Measured
+    dead_zone: DeadZone | None
+    method_version: str
+
+    @property
+    def settings(self) -> dict[str, object]:
+        found = self.request.model_dump(exclude=_NOT_SETTINGS)
+        return {**found, "method_version": self.method_version}
+
+
+Get = Callable[[str], Awaitable[StoredProfile | None]]
+
+
+class Drifts:
+    """Drift of the newest profiles. One per gateway process.
+
+    Profiles never change, so what was found is kept until the newest profiles are others.
+
+    Args:
+        get: reads a stored profile, or None.
+    """
+
+    def __init__(self, get: Get) -> None:
+        self._get = get
+        self._found: dict[tuple[str, ...], ModelDrift | None] = {}
+
+    async def among(self, newest_first: Sequence[ProfileSummary]) -> list[ModelDrift]:
+        """One for each model whose newest profile can be paired with an earlier one.
+
+        Raises:
+            StoreUnavailable: Redis is away.
+        """
+        found: dict[tuple[str, ...], ModelDrift | None] = {}
+        for versions in versions_of_models(newest_first):
+            tried = versions[: TRIED + 1]
+            if tried[0].weights != "pretrained":  # another seed is another model
+                continue
+            key = tuple(one.id for one in tried)
+            found[key] = self._found[key] if key in self._found else await self._search(tried)
+        self._found = found
+        return [one for one in found.values() if one is not None]
+
+    async def _search(self, versions: Sequence[ProfileSummary]) -> ModelDrift | None:
+        newest, *earlier = versions
+        after = await self._get(newest.id) if earlier else None
+        if after is None:
+            return None
+        for one in earlier:
+            before = await self._get(one.id)
+            if before is None:
+                continue
+            found = await asyncio.to_thread(_drift, newest, before.body, after.body)
+            if found is not None:
+                return found
+        return None
+
+
+def versions_of_models(newest_first: Iterable[ProfileSummary]) -> list[list[ProfileSummary]]:
+    """Profiles that differ only in their version (revision, method) or documents, newest first.
+
+    Only the models of the newest profiles, `MAX_MODELS` of them.
+    """
+    versions: dict[tuple[str, ...], list[ProfileSummary]] = {}
+    for summary in filter(_watched, newest_first):
+        versions.setdefault(labels(summary), []).append(summary)
+    return list(islice(versions.values(), MAX_MODELS))
+
+
+def labels(summary: ProfileSummary) -> tuple[str, str, str, str, str]:
+    """Model, weights, tokens, objective and documents: what names a model with its settings."""
+    return (
+        summary.model,
+        summary.weights,
+        str(summary.sequence_length),
+        summary.objective,
+        summary.documents_name or summary.documents_source,
+    )
+
+
+def _watched(summary: ProfileSummary) -> bool:
+    """Whether two versions would compare. An ablation does not show the model as it is used, one
+    document does not show the noise, and a caller's own texts and targets change every time."""
+    own = summary.documents_source == "inline" or summary.objective == "target_logprob"
+    return summary.as_used and summary.documents > 1 and not own
+
+
+def _drift(newest: ProfileSummary, before: bytes, after: bytes) -> ModelDrift | None:
+    """None unless the two have the same settings and share enough documents."""
+    try:
+        old, new = (_Stored.of_stored(body) for body in (before, after))
+    except ValidationError:  # of another version of ours
+        return None
+    if old.settings != new.settings:
+        return None
+    start, end = MIDDLE
+    if old.dead_zone is not None:
+        tokens = old.request.sequence_length
+        start, end = old.dead_zone.start / tokens, old.dead_zone.end / tokens
+    sides = [kept(one.measured.summaries) for one in (old, new)]
+    found = pairs.drift(sides[0], sides[1], stretch=(start, end))
+    if not found.comparison.differences:
+        return None
+    *tenths, stretch, total = found.comparison.differences
+    names = ["primacy", *(f"tenth_{number}" for number in range(2, TENTHS)), "recency"]
+    changes = [
+        Change(name, one.value, one.low, one.high) for name, one in zip(names, tenths, strict=True)
+    ]
+    ends = (stretch.value, stretch.low, stretch.high)
+    changes.append(Change("zone_density", *(mass / (end - start) for mass in ends)))
+    logs = (total.value, total.low, total.high)
+    changes.append(Change("total_influence", *map(math.expm1, logs)))
+    return ModelDrift(newest, found.comparison.documents, found.alert, tuple(changes))
