@@ -68,6 +68,8 @@ def profiles(client: httpx.Client) -> None:
     placement = {**request("post_v1_placements"), "profile_id": identifier}
     write("post_v1_placements.request", placement)
     keep("post_v1_placements", client.post("/v1/placements", json=placement))
+    labelled = request("post_v1_calibrations")
+    keep("post_v1_calibrations", client.post("/v1/calibrations", json=labelled))
 
 
 def main() -> None:
