@@ -87,8 +87,8 @@ def plan(loaded: LoadedModel, request: ProfileRequest) -> RecallPlan | None:
         seed=request.seed,
     )
     for source in planned.sources:
-        first = source.draw(_start(asked, source), asked.depths, request.seed, 0)
-        laid_out = layouts(reader, first, request.sequence_length, asked.question)
+        every = source.draw(source.most, asked.depths, request.seed, 0)
+        laid_out = layouts(reader, every, request.sequence_length, asked.question)
         questions = laid_out[0].questions(reader.form, asked.question, 0)
         reader.rows([question for _, _, question in questions])
     return planned
