@@ -46,7 +46,7 @@ def test_from_a_model_to_a_placement(stack: Stack, open_page: Any, measure: Any)
     page.get_by_role("button", name="Compare", exact=True).click()
     assert page.locator("#compare-a").input_value() == identifier
     assert page.locator("#compare-b").input_value() != identifier
-    expect(page.locator("#compare-lead")).to_contain_text("Wasserstein distance")
+    expect(page.locator("#compare-lead")).to_contain_text("Second against first: ")
     expect(page.locator("#compare-table td").first).to_be_visible()
 
     page.get_by_role("button", name="Place", exact=True).click()

@@ -141,9 +141,13 @@ def prometheus(gateway: str, folder: Path) -> Iterator[httpx.Client]:
 
 
 def live_once(client: httpx.Client, number: int) -> None:
-    """A new job, a cached answer, a failing job, a refusal and reads."""
+    """A new job, a cached answer, a failing job, a refusal and reads.
+
+    Every second job reads 12 documents, the others 13: the newest two can be paired.
+    """
     tiny: dict[str, Any] = {"model": "local:tiny", "sequence_length": 32}
-    tiny |= {"documents": {"count": 2}, "predictions": ["residual"]}
+    documents = {"count": 12 + number % 2}
+    tiny |= {"documents": documents, "predictions": ["residual"]}
     for request in (
         {**tiny, "seed": number},
         {**tiny, "seed": 0},

@@ -59,7 +59,10 @@ def test_the_table_says_how_b_differs(
     assert f"{answer.primacy_change:+.4f}" in text
     assert f"{answer.recency_change:+.4f}" in text
     assert f"distance: {answer.wasserstein:.4f}" in text
-    assert "noise of A 0.0100, of B 0.0100" in text
+    assert f"B against A: {answer.summary}" in text
+    band = answer.recency_change_band
+    assert band is not None
+    assert f"({band.low:+.4f} to {band.high:+.4f})" in text
     assert answer.dead_zone_change is not None
     assert f"{100 * answer.dead_zone_change.fraction:+.1f} points" in text
     assert f"B: {B}, preset:bloom-560m, random, 96 tokens" in text
