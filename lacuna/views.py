@@ -27,7 +27,7 @@ from lacuna.contract.profiles import (
     Source,
     ZoneVerdict,
 )
-from lacuna.contract.recall import RecallCurve
+from lacuna.contract.recall import recall_curves
 from lacuna.evidence import zones
 from lacuna.theory import rollout, shape
 from lacuna.theory.curve import Curve
@@ -273,20 +273,6 @@ RECALL_COLUMNS = (
 """Lists of a recall curve that its CSV has, by field."""
 
 
-def recall_of(profile: Profile) -> dict[str, RecallCurve]:
-    """The recall curves of a profile by probe.
-
-    Raises:
-        InvalidRequest: recall was not measured.
-    """
-    if profile.recall is None:
-        raise InvalidRequest(
-            "`curve`: recall was not measured for this profile; ask for a profile with `recall`",
-            field="curve",
-        )
-    return profile.recall
-
-
 def recall_csv(profile: Profile) -> bytes:
     """A row for each probe and depth (RFC 4180); what was not measured is empty.
 
@@ -294,7 +280,7 @@ def recall_csv(profile: Profile) -> bytes:
         InvalidRequest: recall was not measured.
     """
     lines = [",".join(("probe", *RECALL_COLUMNS))]
-    for name, curve in recall_of(profile).items():
+    for name, curve in recall_curves(profile.recall).items():
         columns = [getattr(curve, column) for column in RECALL_COLUMNS]
         for at in range(len(curve.depth)):
             cells = ("" if values is None else f"{values[at]:.9g}" for values in columns)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from lacuna.contract.base import Fraction, Wire, digest
+from lacuna.contract.errors import InvalidRequest
 
 Probe = Literal["facts", "pairs", "paraphrase", "documents"]
 QuestionPlace = Literal["last", "first", "both"]
@@ -202,3 +203,17 @@ class RecallCurve(Wire):
     influence_density: list[float] | None
     """Mean density of the profile's influence over the tokens of the facts where they stood; 1 is
     an even share."""
+
+
+def recall_curves(found: dict[str, RecallCurve] | None) -> dict[str, RecallCurve]:
+    """The recall of a profile by probe, to be shown.
+
+    Raises:
+        InvalidRequest: recall was not measured.
+    """
+    if found is None:
+        raise InvalidRequest(
+            "`curve`: recall was not measured for this profile; ask for a profile with `recall`",
+            field="curve",
+        )
+    return found

@@ -6,9 +6,8 @@ facts differ more than depths do, and the same facts stand at every depth.
 
 from __future__ import annotations
 
-from lacuna import views
 from lacuna.contract.profiles import Profile
-from lacuna.contract.recall import RecallCurve
+from lacuna.contract.recall import RecallCurve, recall_curves
 from lacuna.pictures.scene import Area, Line, Point, Rect, Scene, Text
 
 WIDTH = 860
@@ -25,7 +24,7 @@ def scene(profile: Profile) -> Scene:
     Raises:
         InvalidRequest: recall was not measured.
     """
-    curves = views.recall_of(profile)
+    curves = recall_curves(profile.recall)
     title = f"{profile.model.id}, {profile.request.sequence_length} tokens"
     height = _HEAD + PANEL * len(curves) + _LEGEND
     shapes: list[Shape] = [Rect(0, 0, WIDTH, height, "page")]
