@@ -209,8 +209,8 @@ def _invalid_request(scope: Scope, errors: Sequence[tuple[str, str]]) -> Respons
 
 
 def field_errors(items: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Pydantic's error list as (field, message) pairs, without echoing any input."""
-    pairs = []
+    """Pydantic's error list as (field, message) pairs, one for each field, without any input."""
+    messages: dict[str, list[str]] = {}
     for item in items:
         path = [str(part) for part in item["loc"]]
         message = validation.error_message(item)
@@ -218,8 +218,11 @@ def field_errors(items: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
         named = _NAMED_FIELD.match(message)
         if item["type"] == "value_error" and named:
             path.append(named.group(1))
-        pairs.append((".".join(path) or "body", message))
-    return list(dict.fromkeys(pairs))
+        said = messages.setdefault(".".join(path) or "body", [])
+        if message not in said:
+            said.append(message)
+    # Several at one place are the members of a union, such as a number or "auto".
+    return [(field, "; or: ".join(said)) for field, said in messages.items()]
 
 
 def _retry_after(error: LacunaError) -> float | None:

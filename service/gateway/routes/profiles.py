@@ -253,8 +253,6 @@ async def compare(
     first, second = await services.profiles.load(a), await services.profiles.load(b)
 
     def compared() -> Comparison:
-        return pairwise.compare(
-            views.parse(first), views.parse(second), source=source, bins=bins
-        )
+        return pairwise.compare(views.parse(first), views.parse(second), source=source, bins=bins)
 
     return RepresentationResponse(await services.representations.computed(compared))
