@@ -12,6 +12,7 @@ Configurations name the same thing differently; the lists below are the names in
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -157,8 +158,34 @@ def heads(config: object) -> int:
 
 
 def max_length(config: object) -> int | None:
-    """Longest input in tokens that the configuration declares; None where it names no limit."""
-    return _first_int(config, _LENGTHS)
+    """Longest input in tokens that the configuration declares; None where it names no limit.
+
+    Scaled rotary positions reach further than `max_position_embeddings`: to `max_sequence_length`
+    where the configuration has it, else to the original length times the factor.
+    """
+    declared = _first_int(config, _LENGTHS)
+    factor, original = _scaling(config)
+    if declared is None or factor is None:
+        return declared
+    stated = _first_int(config, ("max_sequence_length",))
+    return max(declared, stated or int((original or declared) * factor))
+
+
+_SCALINGS = ("linear", "dynamic", "yarn")
+"""Kinds of scaling whose configuration keeps the original length, as transformers asks for. Others
+(llama3, longrope) state the length that they reach."""
+
+
+def _scaling(config: object) -> tuple[float | None, int | None]:
+    """Factor of the scaling of rotary positions that all layers share, and the original length."""
+    for name in ("rope_scaling", "rope_parameters"):
+        found = _field(config, name)
+        if not isinstance(found, Mapping):
+            continue
+        factor, kind = found.get("factor"), found.get("rope_type", found.get("type"))
+        if kind in _SCALINGS and isinstance(factor, int | float) and 1 < factor < math.inf:
+            return factor, _first_int(found, ("original_max_position_embeddings",))
+    return None, None
 
 
 def _read(name: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tokenizers import Tokenizer
 
-from lacuna.contract.errors import InvalidRequest, ProfileNotFound
+from lacuna.contract.errors import InvalidRequest, ModelUnsupported, ProfileNotFound
 from lacuna.contract.placements import Chunk, PlacementRequest, PlacementResponse
 from lacuna.contract.profiles import ProfileBody, ProfilePage, ProfileSummary
 from lacuna.placement import curve as curves
@@ -21,6 +21,7 @@ from lacuna.placement.answer import place
 from lacuna.placement.architecture import architecture_by_name, architecture_of
 from lacuna.placement.curve import PlacementCurve
 from lacuna.placement.suitability import by_suitability
+from service.panics import failures_as
 from service.store.profiles import StoredProfile, TokenizerStore
 
 Compute = Callable[..., Awaitable[PlacementResponse]]
@@ -184,6 +185,7 @@ class TokenCounts:
 
         Raises:
             StoreUnavailable: Redis is away.
+            ModelUnsupported: the tokenizer fails on a text, or this version cannot read it.
         """
         tokenizer = self._loaded.get(tokenizer_digest)
         if tokenizer is None:
@@ -199,12 +201,21 @@ class TokenCounts:
 
 
 def _load(document: str) -> Tokenizer:
-    tokenizer = Tokenizer.from_str(document)
+    with failures_as(lambda why: _uncounted("cannot be read", why)):
+        tokenizer = Tokenizer.from_str(document)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
 
 
 def _count_all(tokenizer: Tokenizer, texts: list[str]) -> list[int]:
-    encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    with failures_as(lambda why: _uncounted("fails on a text", why)):
+        encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
     return [len(one.ids) for one in encoded]
+
+
+def _uncounted(what: str, why: str) -> ModelUnsupported:
+    return ModelUnsupported(
+        f"`text` cannot be counted: the model's tokenizer {what} ({why}); give `tokens`",
+        field="chunks.text",
+    )

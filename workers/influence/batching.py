@@ -314,8 +314,8 @@ def _saved_bytes(loaded: LoadedModel, ids: Tensor) -> int:
 
 
 def _logit_bytes(loaded: LoadedModel, keep: int) -> float:
-    """Logits in float32, their logarithmic softmax and a gradient, of `keep` positions."""
-    return 3.0 * torch.float32.itemsize * keep * loaded.scored_vocabulary
+    """Logits in float32, their logarithmic softmax in float64 twice, and two gradients."""
+    return 7.0 * torch.float32.itemsize * keep * loaded.scored_vocabulary
 
 
 def _checkpointed(loaded: LoadedModel, estimate: MemoryEstimate) -> MemoryEstimate:

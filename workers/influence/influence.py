@@ -17,6 +17,7 @@ the same pass. `workers.influence.curves` is what a profile says of the result.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -209,9 +210,10 @@ def _objective(
 
 def _argmax_probability(loaded: LoadedModel, ids: Tensor) -> _Batch:
     with torch.enable_grad(), model_pass.pass_hooks(loaded.model, keep=1, gradients=True) as trace:
-        last = model_pass.last_logits(loaded.model, ids, trace, keep=1)[:, -1]
-        scores = last.softmax(dim=-1).max(dim=-1).values
-        return _Batch(_norms(_gradient(scores, trace)), _host(scores))
+        logits = model_pass.last_logits(loaded.model, ids, trace, keep=1)
+        wanted = logits.detach().argmax(dim=-1)
+        found = _log_probability(logits, wanted, trace, of_probability=True)
+        return _Batch(found.norms, found.scores.exp())
 
 
 def _target_logprob(loaded: LoadedModel, ids: Tensor, target: list[int]) -> _Batch:
@@ -222,9 +224,45 @@ def _target_logprob(loaded: LoadedModel, ids: Tensor, target: list[int]) -> _Bat
         torch.enable_grad(),
         model_pass.pass_hooks(loaded.model, keep=keep, gradients=True) as trace,
     ):
-        found = model_pass.last_logits(loaded.model, whole, trace, keep=keep).log_softmax(dim=-1)
-        scores = found.gather(-1, wanted.to(found.device)[..., None]).sum(dim=(1, 2))
-        return _Batch(_norms(_gradient(scores, trace))[:, :length], _host(scores))
+        logits = model_pass.last_logits(loaded.model, whole, trace, keep=keep)
+        found = _log_probability(logits, wanted, trace)
+        return _Batch(found.norms[:, :length], found.scores)
+
+
+_LEAST_EXPONENT = -900
+"""2 to it is far from the end of float64, and no weight next to that of another document."""
+
+
+def _log_probability(
+    logits: Tensor, wanted: Tensor, trace: model_pass.PassTrace, *, of_probability: bool = False
+) -> _Batch:
+    """Gradient norms of the sum of log p(wanted), float64 [B, n], and the sums, [B].
+
+    d log p_t / dz is 1 - p_t at t and -p_j elsewhere. Both are 0 in float32 where p_t rounds to 1,
+    so 1 - p_t is summed over the others, in float64. What passes through the model is scaled by a
+    power of two, which changes no digit, to about 1 in each document.
+
+    Args:
+        logits: [B, k, V].
+        wanted: ids t, [B, k].
+        trace: of the pass that gave the logits.
+        of_probability: take the gradient of p itself, p d log p; k is 1.
+    """
+    at = wanted.to(logits.device)[..., None]
+    with torch.no_grad():
+        logp = logits.double().log_softmax(dim=-1)
+        chosen = logp.gather(-1, at)
+        logp.scatter_(-1, at, -torch.inf)
+        logp.scatter_(-1, at, logp.logsumexp(dim=-1, keepdim=True))
+        if of_probability:
+            logp.add_(chosen)
+        exponent = (logp.gather(-1, at).amax(dim=1, keepdim=True) / math.log(2)).floor()
+        cotangent = logp.sub_(exponent * math.log(2)).exp_().neg_()
+        cotangent.scatter_(-1, at, -cotangent.gather(-1, at))
+        cotangent = cotangent.to(logits.dtype)
+    norms = _norms(_gradient((logits * cotangent).sum(dim=(1, 2)), trace))
+    back = _host(exponent)[:, :, 0].clamp_min(_LEAST_EXPONENT).exp2()
+    return _Batch(norms * back, _host(chosen.sum(dim=(1, 2))))
 
 
 def _jacobian(loaded: LoadedModel, first: int, ids: Tensor, probes: int, seed: int) -> _Batch:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +25,7 @@ from workers import faults
 from workers.attention.kernels import KernelRecorder, finest_detail
 from workers.attention.statistics import KernelStatistics
 from workers.documents import DocumentSet
+from workers.documents.tokens import encode_continuation
 from workers.influence import influence
 from workers.influence.batching import Recorder
 from workers.influence.influence import InfluenceResult
@@ -169,7 +170,8 @@ def _measure_influence(task: ProfileTask, batch_size: int) -> Measurement:
         detail = finest_detail(instrumentation, task.length)
         kernels = KernelRecorder(model, instrumentation, detail, check=task.check)
     recorders: list[Recorder] = [one for one in (mixing, kernels) if one is not None]
-    target_ids = _target_ids(task.loaded, request)
+    target = request.target
+    wanted = None if target is None else target_ids(task.loaded, target)
     most = len(task.documents.ids)
 
     def read(start: int, stop: int) -> InfluenceResult:
@@ -181,7 +183,7 @@ def _measure_influence(task: ProfileTask, batch_size: int) -> Measurement:
             objective=request.resolved_objective,
             probes=request.probes,
             seed=request.seed,
-            target_ids=target_ids,
+            target_ids=wanted,
             batch_size=batch_size,
             recorders=recorders,
             first_index=start,
@@ -202,12 +204,15 @@ def _measure_influence(task: ProfileTask, batch_size: int) -> Measurement:
     )
 
 
-def _target_ids(loaded: LoadedModel, request: ProfileRequest) -> Sequence[int] | None:
-    if request.target is None:
-        return None
+def target_ids(loaded: LoadedModel, target: str) -> list[int]:
+    """Tokens of the request's `target`, as the continuation of a document.
+
+    Raises:
+        InvalidRequest: the model has no tokenizer, or the text has no token.
+    """
     if loaded.tokenizer is None:
         raise InvalidRequest("`target`: this model comes without a tokenizer", field="target")
-    ids = list(loaded.tokenizer(request.target, add_special_tokens=False).input_ids)
+    ids = encode_continuation(loaded.tokenizer, target)
     if not ids:
         raise InvalidRequest("`target`: no token is left of this text", field="target")
     return ids

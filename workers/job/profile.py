@@ -42,7 +42,7 @@ from workers.influence.curves import (
 )
 from workers.influence.mixing import mixing_to_wire
 from workers.instrument import Instrumentation, describe_positions
-from workers.job.measurement import Measurement
+from workers.job.measurement import Measurement, target_ids
 from workers.models.loaded import LoadedModel
 from workers.recall.wire import recall_to_wire
 
@@ -77,6 +77,9 @@ def request_echo(request: ProfileRequest, loaded: LoadedModel, texts: DocumentSe
         documents_digest=texts.digest,
         target_digest=None if target is None else hashlib.sha256(target.encode()).hexdigest()[:32],
         leading_bos=texts.leading_bos,
+        leading_special_tokens=list(texts.leading),
+        trailing_special_tokens=list(texts.trailing),
+        target_tokens=None if target is None else len(target_ids(loaded, target)),
         recall=_recall_echo(request),
     )
 
@@ -155,6 +158,7 @@ def profile_body(
         shape=shape_to_wire(curves),
         warnings=[
             *([FEW_DOCUMENTS] if curves.band is None else []),
+            *loaded.warnings,
             *texts.warnings,
             *instrumentation.reasons,
             *instrumentation.warnings,

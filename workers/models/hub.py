@@ -87,6 +87,8 @@ def fetch(snapshot: Snapshot, options: LoadOptions, *, pretrained: bool) -> Path
         weights.check_files(snapshot.model, names, pretrained=pretrained)
         return folder
     weights.check_files(snapshot.model, snapshot.files, pretrained=pretrained)
+    if pretrained:
+        weights.check_no_quantisation_file(snapshot.model, snapshot.files)
     wanted = weights.config_files(snapshot.files)
     if pretrained:
         wanted |= weights.weight_files(snapshot.files)

@@ -141,6 +141,7 @@ class LoadedModel:
         dtype: of the weights.
         weights: "pretrained" or "random".
         seed: of random weights, else None.
+        warnings: what the files have that was not used.
     """
 
     model: PreTrainedModel
@@ -152,6 +153,7 @@ class LoadedModel:
     dtype: torch.dtype
     weights: str
     seed: int | None
+    warnings: tuple[str, ...] = ()
 
     @property
     def text_config(self) -> Any:

@@ -7,22 +7,31 @@ Policies:
     - random weights are drawn by the model's own initialisation on the CPU in float32 under the
       request's seed, and only then moved and cast, so they are the same on every device. (Building
       on the meta device first would draw other numbers.) They are cast as a saved model's are;
-    - a checkpoint that leaves parameters unset is refused, not filled with random numbers.
+    - a checkpoint that leaves parameters unset is refused, not filled with random numbers; one that
+      has more than the model is loaded with a warning;
+    - transformers sees only the files that were checked and that the revision's digest covers.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -32,8 +41,9 @@ from transformers.utils import logging as transformers_logging
 
 from lacuna.contract.errors import ModelUnsupported, OutOfMemory
 from lacuna.contract.profile_requests import ProfileRequest
+from service.panics import failures_as, one_line
 from workers.faults import is_machine_fault, is_out_of_memory
-from workers.models import sources
+from workers.models import leftovers, rotary, sources, weights
 from workers.models.loaded import (
     LoadedModel,
     LoadOptions,
@@ -47,6 +57,7 @@ from workers.models.sources import Source
 from workers.models.weights import judging
 
 _AUTO: Any = AutoModelForCausalLM  # its class methods are half typed
+_GENERATION: Any = GenerationConfig
 
 
 def skeleton(config: Any, dtype: torch.dtype) -> PreTrainedModel | None:
@@ -104,6 +115,23 @@ def load(request: ProfileRequest, options: LoadOptions) -> LoadedModel:
 def build(source: Source, request: ProfileRequest, options: LoadOptions) -> LoadedModel:
     """Build the model from files that were fetched; errors as `load`."""
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    if source.folder is None:
+        return _build(source, request, options)
+    with _view(source.folder) as folder:
+        return _build(dataclasses.replace(source, folder=folder), request, options)
+
+
+@contextmanager
+def _view(folder: Path) -> Iterator[Path]:
+    """A folder with links to the files that may be read; transformers would look for more."""
+    with tempfile.TemporaryDirectory(prefix="lacuna-model-") as made:
+        view = Path(made)
+        for name in weights.loaded_files(sources.top_level_files(folder)):
+            (view / name).symlink_to((folder / name).resolve())
+        yield view
+
+
+def _build(source: Source, request: ProfileRequest, options: LoadOptions) -> LoadedModel:
     with judging(source.model):
         sources.check_layer_count(source.model, source.config, options.max_layers)
         config = _config(source)
@@ -114,12 +142,14 @@ def build(source: Source, request: ProfileRequest, options: LoadOptions) -> Load
     empty = skeleton(config, dtype)
     _check_fits(source, empty, dtype, device)
     try:
-        model = _weights(source, config, dtype, request.seed, empty, device).to(device)
+        model, unused = _weights(source, config, dtype, request.seed, empty, device)
+        model = model.to(device)
     except Exception as error:
         if is_out_of_memory(error):
             detail = f"the weights of {source.model} do not fit on {device}"
             raise OutOfMemory(detail, field="model") from error
         raise
+    rotary.forget_lengths(model)
     return LoadedModel(
         model=model.requires_grad_(False).eval(),
         tokenizer=_tokenizer(source),
@@ -130,6 +160,7 @@ def build(source: Source, request: ProfileRequest, options: LoadOptions) -> Load
         dtype=dtype,
         weights="pretrained" if source.pretrained else "random",
         seed=None if source.pretrained else request.seed,
+        warnings=(*source.warnings, *unused),
     )
 
 
@@ -151,7 +182,7 @@ def _config(source: Source) -> Any:
     except Exception as error:  # any field of a foreign file may be wrong, each in its own way
         raise ModelUnsupported(
             f"`model`: the configuration of {source.model} is refused by transformers "
-            f"({type(error).__name__})",
+            f"({type(error).__name__}: {_reason(error, source)})",
             field="model",
         ) from error
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
@@ -163,7 +194,34 @@ def _config(source: Source) -> Any:
         for part in (config, config.get_text_config()):
             if hasattr(part, "quantization_config"):
                 del part.quantization_config
+    _drop_wishes(config)
     return config
+
+
+_IMPLEMENTATIONS = {
+    "_attn_implementation_internal": (None, "eager", "sdpa"),
+    "_experts_implementation_internal": (None, "eager", "batched_mm", "grouped_mm"),
+}
+"""What runs everywhere, by the name of the setting. Others need packages or fetch kernels."""
+
+
+def _drop_wishes(config: Any) -> None:
+    """Forget what a configuration wishes for its own use, where that would refuse the model.
+
+    That is another implementation of attention or experts, and settings of text generation that
+    transformers finds invalid.
+    """
+    parts = [config, *(getattr(config, name, None) for name in config.sub_configs)]
+    for part in parts:
+        for name, known in _IMPLEMENTATIONS.items():
+            if getattr(part, name, None) not in known:
+                setattr(part, name, None)
+    try:
+        _GENERATION.from_model_config(config)
+    except Exception:  # any of its fields may be of any kind
+        for name in set(vars(config)) & set(vars(_GENERATION())):
+            if not name.endswith("_token_id") and name != "use_cache":
+                delattr(config, name)
 
 
 def _check_fits(
@@ -196,33 +254,54 @@ def _weights(
     seed: int,
     empty: PreTrainedModel | None,
     device: torch.device,
-) -> Any:
+) -> tuple[Any, tuple[str, ...]]:
+    """The model, and warnings about tensors that it has no place for."""
     if not source.pretrained:
         drawn = _random(source.model, config, seed)
         cast(drawn, empty, dtype)
-        return drawn
+        return drawn, ()
     try:
-        model: Any
         model, found = _AUTO.from_pretrained(
             source.folder,
             config=config,
+            generation_config=_GENERATION(eos_token_id=_ends(source, config)),
             dtype=dtype,
             device_map={"": device},  # straight from the file, so the host needs no room for it
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=False,
+            ignore_mismatched_sizes=True,  # they are reported instead, and refused below
             output_loading_info=True,
         )
     except Exception as error:  # a foreign file: each reader fails in its own way
         if is_machine_fault(error):
             raise
         raise ModelUnsupported(
-            f"`model`: transformers cannot load the weights of {source.model} "
-            f"({type(error).__name__})",
+            f"`model`: transformers cannot load the weights of {source.model}: "
+            f"{_reason(error, source)}",
             field="model",
         ) from error
-    _check_complete(source.model, found)
-    return model
+    leftovers.check_complete(source.model, found)
+    return model, leftovers.unused(type(model).__name__, source.config, found)
+
+
+def _ends(source: Source, config: Any) -> list[int] | None:
+    """Tokens that end an answer: all that is read of generation_config.json, or config.json's."""
+    assert source.folder is not None  # pretrained
+    try:
+        stated: Any = json.loads((source.folder / "generation_config.json").read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        stated = None
+    found = stated.get("eos_token_id") if isinstance(stated, dict) else None
+    if found is None:
+        found = getattr(config.get_text_config(), "eos_token_id", None)
+    several = found if isinstance(found, list) else [found]
+    return [token for token in several if type(token) is int] or None
+
+
+def _reason(error: BaseException, source: Source) -> str:
+    """What an exception says, without this machine's folders."""
+    return one_line(error).replace(f"{source.folder}/", "").replace(str(source.folder), "it")
 
 
 def _random(model: str, config: Any, seed: int) -> Any:
@@ -240,30 +319,26 @@ def _random(model: str, config: Any, seed: int) -> Any:
         ) from error
 
 
-def _check_complete(model: str, found: Any) -> None:
-    missing = sorted(found["missing_keys"])
-    wrong = [*found.get("mismatched_keys", ()), *found.get("error_msgs", ())]
-    if missing or wrong:
-        first = missing[0] if missing else "a tensor of another shape"
-        raise ModelUnsupported(
-            f"`model`: the weights of {model} are incomplete: {len(missing) + len(wrong)} tensors "
-            f"are missing or do not fit ({first})",
-            field="model",
-        )
-
-
 def _tokenizer(source: Source) -> PreTrainedTokenizerBase | None:
     if source.folder is None or not source.tokenizer:
         return None
-    try:
+
+    def refusal(reason: str, file: str = "") -> ModelUnsupported:
+        reason = reason.replace(f"{source.folder}/", "").replace(str(source.folder), "it")
+        return ModelUnsupported(
+            f"`model`: the tokenizer of {source.model} cannot be loaded: {file}{reason}",
+            field="model",
+        )
+
+    # transformers reads it too, but falls back or fails elsewhere; the reason is here.
+    content = source.folder / "tokenizer.json"
+    if content.is_file():
+        with failures_as(lambda reason: refusal(reason, "tokenizer.json: ")):
+            Tokenizer.from_file(str(content))
+    with failures_as(refusal):  # slow tokenizers may need packages that are missing here
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             source.folder, local_files_only=True, trust_remote_code=False
         )
-    except Exception as error:  # a foreign file again; slow tokenizers may need packages we lack
-        raise ModelUnsupported(
-            f"`model`: the tokenizer of {source.model} cannot be loaded ({type(error).__name__})",
-            field="model",
-        ) from error
     return tokenizer
 
 

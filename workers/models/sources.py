@@ -18,7 +18,7 @@ from typing import Any
 from lacuna.architectures.table import KnownArchitecture, find_preset, presets
 from lacuna.contract.errors import ModelNotFound, ModelUnsupported, TooLarge
 from lacuna.contract.profile_requests import ProfileRequest
-from workers.models import demo, hub, weights
+from workers.models import checkpoint, demo, hub, weights
 from workers.models.loaded import LoadOptions
 
 
@@ -34,6 +34,7 @@ class Source:
         config: the configuration, quantisation removed when weights are random.
         folder: tokenizer and weights; None for a preset.
         tokenizer: whether the folder holds a tokenizer.
+        warnings: what in the folder is not used.
     """
 
     model: str
@@ -42,6 +43,7 @@ class Source:
     config: dict[str, Any]
     folder: Path | None
     tokenizer: bool
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,15 +101,20 @@ def fetch(resolved: Resolved, options: LoadOptions) -> Source:
     else:
         folder = place
         weights.check_files(model, top_level_files(folder), pretrained=pretrained)
+    names = top_level_files(folder)
     if pretrained:
-        weights.check_index(model, folder, top_level_files(folder))
+        weights.check_index(model, folder, names)
+        shards = sorted(n for n in weights.weight_files(names) if n.endswith(".safetensors"))
+        checkpoint.check_plain(model, [folder / name for name in shards])
+        weights.check_no_quantisation_file(model, names)
     with weights.judging(model):
         config = _read_config(model, folder)
         weights.check_config(model, config, pretrained=pretrained)
     if not pretrained:
         config.pop("quantization_config", None)
-    has_tokenizer = weights.has_tokenizer(top_level_files(folder))
-    return Source(model, resolved.revision, pretrained, config, folder, has_tokenizer)
+    unused = weights.unused(names, config) if pretrained else ()
+    tokenizer = weights.has_tokenizer(names)
+    return Source(model, resolved.revision, pretrained, config, folder, tokenizer, unused)
 
 
 def _no_revision(request: ProfileRequest) -> None:
@@ -201,6 +208,7 @@ def top_level_files(folder: Path) -> list[str]:
 
 
 def _files_read(folder: Path) -> Iterator[Path]:
+    """All that transformers sees, and what warnings speak of."""
     present = top_level_files(folder)
     for name in sorted(weights.config_files(present) | weights.weight_files(present)):
         yield folder / name

@@ -17,6 +17,10 @@ from lacuna.contract.errors import LacunaError, ModelUnsupported, WeightsUnsafe
 
 _WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 _INDEX = "model.safetensors.index.json"
+ADAPTER = "adapter_config.json"
+_QUANTISATION_FILES = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
+"""Written by exporters that leave config.json as it was."""
+_QUANTISATION_FIELDS = ("quantization_config", "compression_config", "quantization")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".msgpack", ".h5")
 _TOKENIZER = re.compile(
     r"tokenizer.*\.json|tokenizer\.model(\..*)?|special_tokens_map\.json|added_tokens\.json"
@@ -32,8 +36,8 @@ def top_level(files: Iterable[str]) -> set[str]:
 
 
 def config_files(files: Iterable[str]) -> set[str]:
-    """Configuration and tokenizer: all that random weights need."""
-    wanted = {"config.json", "generation_config.json"}
+    """Configuration and tokenizer: all that random weights need, and what warnings speak of."""
+    wanted = {"config.json", "generation_config.json", "chat_template.jinja", ADAPTER}
     return {name for name in top_level(files) if name in wanted or _TOKENIZER.fullmatch(name)}
 
 
@@ -42,6 +46,11 @@ def weight_files(files: Iterable[str]) -> set[str]:
     return {
         name for name in top_level(files) if _WEIGHTS.fullmatch(name) is not None or name == _INDEX
     }
+
+
+def loaded_files(files: Iterable[str]) -> set[str]:
+    """What transformers gets to see: no adapter, which peft would apply without a word."""
+    return (config_files(files) | weight_files(files)) - {ADAPTER}
 
 
 def has_tokenizer(files: Iterable[str]) -> bool:
@@ -65,7 +74,7 @@ def check_files(model: str, files: Iterable[str], *, pretrained: bool) -> None:
         raise ModelUnsupported(_no_config(model, names), field="model")
     if not pretrained or weight_files(names) - {_INDEX}:
         return
-    if "adapter_config.json" in names:
+    if ADAPTER in names:
         raise ModelUnsupported(_no_config(model, names), field="model")
     if any(name.endswith(_PICKLES) for name in names):
         raise WeightsUnsafe(
@@ -81,7 +90,7 @@ def check_files(model: str, files: Iterable[str], *, pretrained: bool) -> None:
 
 
 def _no_config(model: str, names: set[str]) -> str:
-    if "adapter_config.json" in names:
+    if ADAPTER in names:
         return f"`model`: {model} is an adapter only; merge it into its base model and profile that"
     if any(name.endswith(".gguf") for name in names):
         return (
@@ -107,6 +116,19 @@ def judging(model: str) -> Iterator[None]:
             f"`model`: the configuration of {model} cannot be read ({type(error).__name__})",
             field="model",
         ) from error
+
+
+def unused(files: Iterable[str], config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Warnings about what comes with the weights and is not used, though other tools may use it."""
+    found = []
+    if ADAPTER in top_level(files):
+        found.append("the adapter next to the weights (adapter_config.json) is not applied")
+    if config.get("auto_map"):
+        found.append(
+            "the model's own code (auto_map in config.json) is never run; transformers' own code "
+            f"for {config.get('model_type')!r} read the weights"
+        )
+    return tuple(found)
 
 
 def check_index(model: str, folder: Path, files: Iterable[str]) -> None:
@@ -153,14 +175,31 @@ def check_config(model: str, config: Mapping[str, Any], *, pretrained: bool) -> 
             field="model",
         )
     text = config.get("text_config")
-    quantised = config.get("quantization_config") or (
-        text.get("quantization_config") if isinstance(text, dict) else None
+    parts = [config, text] if isinstance(text, dict) else [config]
+    for part in parts if pretrained else ():
+        for field in _QUANTISATION_FIELDS:
+            if part.get(field):
+                raise _quantised(model, _method(part[field], field))
+
+
+def check_no_quantisation_file(model: str, files: Iterable[str]) -> None:
+    """Refuse a repository with a file that only quantised weights come with.
+
+    Raises:
+        ModelUnsupported: names the file.
+    """
+    for name in sorted(top_level(files) & set(_QUANTISATION_FILES)):
+        raise _quantised(model, name)
+
+
+def _method(stated: Any, field: str) -> str:
+    named = stated.get("quant_method") if isinstance(stated, dict) else None
+    return str(named or f"{field} in config.json")[:80]
+
+
+def _quantised(model: str, how: str) -> ModelUnsupported:
+    return ModelUnsupported(
+        f"`model`: the weights of {model} are quantised ({how}) and give no gradients; "
+        "profile the unquantised model, or ask for `weights: random`",
+        field="model",
     )
-    named = quantised.get("quant_method") if isinstance(quantised, dict) else None
-    if pretrained and quantised:
-        method = str(named or "unknown method")[:80]
-        raise ModelUnsupported(
-            f"`model`: the weights of {model} are quantised ({method}) and give no gradients; "
-            "profile the unquantised model, or ask for `weights: random`",
-            field="model",
-        )

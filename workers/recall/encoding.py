@@ -17,7 +17,7 @@ from jinja2 import TemplateError
 from lacuna.architectures.table import max_length
 from lacuna.contract.errors import DocumentsUnusable, TooLong
 from workers.documents import check_vocabulary
-from workers.documents.tokens import encode, policy
+from workers.documents.tokens import encode, policy, unknown_token
 from workers.models.loaded import LoadedModel
 from workers.recall.reader import Form, Message, Question
 
@@ -130,17 +130,16 @@ class Encoding:
         self._check_answers(questions)
 
     def _check_unknown(self, rows: Sequence[Row]) -> None:
-        tokenizer = self._tokenizer
-        unknown = tokenizer.unk_token_id
-        # Where it is the beginning or end of text too (GPT-2), bytes spell what is not known.
-        if unknown is None or unknown in (tokenizer.bos_token_id, tokenizer.eos_token_id):
+        unknown = unknown_token(self._tokenizer)
+        if unknown is None:
             return
         share = np.mean([np.mean(np.array(row.ids) == unknown) for row in rows])
         answers = np.mean([unknown in row.ids[row.prompt :] for row in rows])
         if share > _UNKNOWN_SHARE or answers > 0:
+            name = self._tokenizer.convert_ids_to_tokens(unknown)
             raise DocumentsUnusable(
                 f"`{_FIELD}`: the tokenizer of {self._loaded.id} reads {share:.1%} of the prompts "
-                f"and a part of {answers:.0%} of the answers as {self._tokenizer.unk_token}: it "
+                f"and a part of {answers:.0%} of the answers as {name}: it "
                 "was not made for these texts",
                 field=_FIELD,
             )

@@ -29,8 +29,8 @@ def test_the_policy_is_found_by_asking(
 ) -> None:
     found = tokens.policy(make_tokenizer(template))
     assert found == tokens.Policy(prefix, suffix, bos)
-    assert found.room(10) == 10 - len(prefix) - len(suffix)
-    assert found.wrap([7]) == [*prefix, 7, *suffix]
+    assert found.room(10) == 10 - len(prefix)
+    assert found.wrap([7]) == [*prefix, 7]
 
 
 def test_a_beginning_is_what_the_whole_text_begins_with(

@@ -126,7 +126,7 @@ def test_logits_and_the_sums_of_taps_count_too(
     one = batching.estimate_memory(loaded, ids).bytes(100)
     monkeypatch.setattr(batching, "available_bytes", lambda _device: int(8 * one / 0.6))
     assert batching.plan_batches(loaded, ids, 8).size == 8
-    keep = int(one / (3 * 4 * 300))  # their logits take as much as all the rest
+    keep = int(one / (7 * 4 * 300))  # their logits take as much as all the rest
     assert (
         batching.plan_batches(loaded, ids, 0, keep=keep).size
         == 4
