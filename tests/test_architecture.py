@@ -17,6 +17,7 @@ PAGE = ROOT / "docs" / "architecture.md"
 TEXT = PAGE.read_text()
 PACKAGES = ("lacuna", "service", "workers")
 HEAVY = {"torch", "transformers"}
+ROOTS = {"workers.__main__", "workers.endpoints.__main__"}
 
 
 def modules() -> dict[str, Path]:
@@ -134,6 +135,10 @@ def test_the_worker_loop_loads_without_torch(module: str) -> None:
     assert loaded_by(module).isdisjoint(HEAVY)
 
 
+def test_endpoints_load_without_torch() -> None:
+    assert loaded_by("workers.endpoints.__main__").isdisjoint(HEAVY)
+
+
 def test_the_gateway_loads_neither_torch_nor_transformers() -> None:
     assert loaded_by("service.gateway.app").isdisjoint(HEAVY)
 
@@ -152,7 +157,7 @@ def loaded_by(module: str) -> set[str]:
 
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_the_environment_is_read_by_settings_and_roots_alone(module: str) -> None:
-    if below(module, {"service.terminal", "service.local", "workers.__main__", "service.settings"}):
+    if below(module, {"service.terminal", "service.local", "service.settings", *ROOTS}):
         return
     source = MODULES[module].read_text()
     assert "os.environ" not in source, f"{module} reads the environment"

@@ -26,6 +26,14 @@
     │   ├── WorkerLost             worker_lost            yes
     │   ├── Cancelled              cancelled              yes
     │   └── InternalError          internal_error         yes
+    ├── EndpointError
+    │   ├── EndpointUnknown        endpoint_unknown       no
+    │   ├── EndpointUnreachable    endpoint_unreachable   yes
+    │   ├── EndpointRefused        endpoint_refused       no
+    │   ├── EndpointIncapable      endpoint_incapable     no
+    │   ├── EndpointTruncates      endpoint_truncates     no
+    │   ├── EndpointChanged        endpoint_changed       yes
+    │   └── BudgetSpent            budget_spent           no
     └── ServiceError
         ├── QueueFull              queue_full             yes
         └── StoreUnavailable       store_unavailable      yes
@@ -212,6 +220,59 @@ class InternalError(JobError):
 
     code = "internal_error"
     retryable = True
+
+
+class EndpointError(LacunaError):
+    """A served model cannot be measured.
+
+    `detail` never repeats what its server wrote: servers put paths, keys and prompts into errors.
+    """
+
+    code = "endpoint_incapable"
+
+
+class EndpointUnknown(EndpointError):
+    """The settings name no endpoint like this."""
+
+    code = "endpoint_unknown"
+
+
+class EndpointUnreachable(EndpointError):
+    """No usable answer after all tries: connection faults, overload, half answers, no JSON."""
+
+    code = "endpoint_unreachable"
+    retryable = True
+
+
+class EndpointRefused(EndpointError):
+    """The server rejects the key, asks for payment, or sends the caller elsewhere."""
+
+    code = "endpoint_refused"
+
+
+class EndpointIncapable(EndpointError):
+    """The server does not offer what is asked; `detail` gives the reason for each reader."""
+
+    code = "endpoint_incapable"
+
+
+class EndpointTruncates(EndpointError):
+    """The server read fewer tokens than were sent, or does not say how many it read."""
+
+    code = "endpoint_truncates"
+
+
+class EndpointChanged(EndpointError):
+    """Another model answers than the one that answered first."""
+
+    code = "endpoint_changed"
+    retryable = True
+
+
+class BudgetSpent(EndpointError):
+    """The next call would exceed the calls, tokens or money that the request allows."""
+
+    code = "budget_spent"
 
 
 class ServiceError(LacunaError):

@@ -52,6 +52,13 @@ STATUS: dict[str, int] = {
     "worker_lost": 503,
     "cancelled": 409,
     "internal_error": 500,
+    "endpoint_unknown": 404,
+    "endpoint_unreachable": 503,
+    "endpoint_refused": 422,
+    "endpoint_incapable": 422,
+    "endpoint_truncates": 422,
+    "endpoint_changed": 409,
+    "budget_spent": 422,
     "queue_full": 429,
     "store_unavailable": 503,
     # Only HTTP knows these, so they are not in the error tree:

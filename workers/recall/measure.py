@@ -22,7 +22,8 @@ from workers.recall.result import Recall
 
 F64 = NDArray[np.float64]
 
-_REPEATED_PROMPTS = 8
+REPEATED_PROMPTS = 8
+"""Prompts of one measurement that are read twice, with all their questions."""
 _TEMPLATE_TOKENS = 8
 """Of a chat template between question and reply, about; those before the question are known."""
 
@@ -78,7 +79,7 @@ def measure(
     table = [asked for block in blocks for asked in block]
     again = [
         asked
-        for i in controls.repeats(range(len(blocks)), _REPEATED_PROMPTS)
+        for i in controls.repeats(range(len(blocks)), REPEATED_PROMPTS)
         for asked in blocks[i]
     ]
     closed = [q for one in laid_out for q in controls.closed_book(one, reader.form, order)]

@@ -21,7 +21,7 @@ Ending = Literal["narrow", "budget", "exhausted", "fixed"]
 
 def recall_to_wire(
     found: Recall,
-    norms: F64,
+    norms: F64 | None,
     ending: Ending,
     *,
     reader: Literal["weights", "endpoint"] = "weights",
@@ -30,13 +30,13 @@ def recall_to_wire(
 
     Args:
         found: every group that was read.
-        norms: F64[D, n], gradient norms of the profile's documents, in the same tokens.
+        norms: F64[D, n], gradient norms of the profile's documents, in the same tokens; None where
+            no influence was measured.
         ending: why no more groups were read.
         reader: what answered.
     """
     judged = found.flatness()
-    there = np.array([densities(row, found.starts, found.tokens) for row in norms])
-    rank = rank_agreement(found.by_group, there, seed=found.seed)
+    rank, density = _with_influence(found, norms)
     curve, logs, checks = judged.curve, found.log_probability, found.controls
     repeat = checks.repeat_difference
     return RecallCurve(
@@ -62,12 +62,25 @@ def recall_to_wire(
         reader=reader,
         form=found.form,
         question=found.order,
-        spearman_with_influence=None
-        if rank is None
-        else Agreement(value=rounded(rank.value), low=rounded(rank.low), high=rounded(rank.high)),
-        influence_density=rounded_list(there.mean(axis=(0, 1))),
+        spearman_with_influence=rank,
+        influence_density=density,
         **_bands(curve),
     )
+
+
+def _with_influence(
+    found: Recall, norms: F64 | None
+) -> tuple[Agreement | None, list[float] | None]:
+    """How influence ranks the same places, and its mean density there."""
+    if norms is None:
+        return None, None
+    there = np.array([densities(row, found.starts, found.tokens) for row in norms])
+    density = rounded_list(there.mean(axis=(0, 1)))
+    rank = rank_agreement(found.by_group, there, seed=found.seed)
+    if rank is None:
+        return None, density
+    told = Agreement(value=rounded(rank.value), low=rounded(rank.low), high=rounded(rank.high))
+    return told, density
 
 
 def _bands(curve: DepthCurve | None) -> dict[str, list[float] | None]:
