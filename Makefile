@@ -1,6 +1,6 @@
 # `make` prints this help. Every target sets up what it needs in .venv.
 .DEFAULT_GOAL := help
-.PHONY: help profile test test-all lint format bench serve openapi examples clean
+.PHONY: help profile test test-all lint format bench serve openapi examples endpoints clean
 
 PYTHON ?= python3
 MODEL ?= demo:smollm2-135m-instruct
@@ -21,7 +21,7 @@ serve: $(VENV)/.demo  ## Run gateway, worker and embedded store until Ctrl-C
 test: $(VENV)/.dev  ## Run the tests
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
 
-test-all: $(VENV)/.check $(VENV)/adapters/.done  ## Run the tests, the long sweeps and the ones that kill processes for minutes
+test-all: $(VENV)/.check $(VENV)/adapters/.done $(VENV)/endpoints/.done  ## Run the tests, the long sweeps and the ones that kill processes for minutes
 	$(VENV)/bin/python -m pytest -m "not gpu and not browser" --timeout 1800
 	$(VENV)/bin/python -m pytest -m browser tests/browser
 	$(VENV)/adapters/bin/python -m pytest tests/lacuna/client
@@ -44,6 +44,8 @@ openapi: $(VENV)/.dev  ## Write openapi/openapi.json anew from the app
 examples: $(VENV)/.dev  ## Measure the examples of the API anew, and write the document with them
 	$(VENV)/bin/python docs/api_examples.py
 	$(VENV)/bin/python -m service.gateway.write_openapi
+
+endpoints: $(VENV)/endpoints/.done  ## Install llama.cpp's server for the tests of served models
 
 clean:  ## Remove the environment and everything generated
 	rm -rf $(VENV) build *.egg-info profile.json profile.svg .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -74,4 +76,10 @@ $(VENV)/adapters/.done: pyproject.toml lacuna/pyproject.toml | $(VENV)/bin/pytho
 	@$(PYTHON) -m venv $(VENV)/adapters
 	@$(VENV)/adapters/bin/python -m pip install --quiet --disable-pip-version-check --editable . \
 		--editable './lacuna[langchain,llama-index,haystack]' pytest pytest-asyncio
+	@touch $@
+
+# llama.cpp's own server, as a real endpoint for tests. Nothing of ours runs with it.
+$(VENV)/endpoints/.done: | $(VENV)/bin/python
+	@$(PYTHON) -m venv $(VENV)/endpoints
+	@$(VENV)/endpoints/bin/python -m pip install --quiet --disable-pip-version-check xllamacpp
 	@touch $@
