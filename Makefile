@@ -5,7 +5,7 @@
 PYTHON ?= python3
 MODEL ?= demo:smollm2-135m-instruct
 LENGTH ?= 256
-DOCUMENTS ?= 16
+DOCUMENTS ?= auto
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 

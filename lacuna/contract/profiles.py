@@ -119,11 +119,11 @@ class Collapse(Wire):
     """The depth limit: does the rollout collapse onto the first token?"""
 
     verdict: str
-    """For a schedule given by a formula, about its limit: "finite mixing: no collapse as layers are
-    added" or "collapses onto the first token as layers are added". For a list of coefficients,
-    which is all that a measured model has, about this depth: "not collapsed at this depth" or
-    "collapsed onto the first token at this depth". It is about the rollout, which may be far from
-    what was measured."""
+    """For a schedule given by a formula, about its limit: "no collapse as layers are added" or
+    "collapses onto the first token as layers are added". For a list of coefficients, which is all
+    that a measured model has, about this depth: "not collapsed at this depth" or "collapsed onto
+    the first token at this depth". It is about the rollout, which may be far from what was
+    measured."""
     collapses: bool
     """What the verdict says: about the limit where there is one, else about this depth."""
     lambda_sum: float = Field(ge=0)

@@ -24,7 +24,7 @@ from lacuna.theory.shape import END_SHARE
 ForceName = Literal["causal_mask", "residual", "positional_encoding", "content"]
 COLLAPSED = 0.9
 """P[n-1, 0] from which a rollout of given depth counts as collapsed."""
-NO_COLLAPSE = "finite mixing: no collapse as layers are added"
+NO_COLLAPSE = "no collapse as layers are added"
 COLLAPSES = "collapses onto the first token as layers are added"
 NOT_COLLAPSED_HERE = "not collapsed at this depth"
 COLLAPSED_HERE = "collapsed onto the first token at this depth"

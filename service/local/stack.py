@@ -46,9 +46,13 @@ class Stack:
         settings: what the processes get; `redis_url` unset means the embedded store.
         workers: number of worker processes; none are needed to read what is stored.
         port: port of the gateway; 0 takes a free one.
+        all_cores: the workers may use every core: somebody waits for one job, and the gateway and
+            the store have nothing else to do.
     """
 
-    def __init__(self, settings: Settings, *, workers: int = 1, port: int = 0) -> None:
+    def __init__(
+        self, settings: Settings, *, workers: int = 1, port: int = 0, all_cores: bool = False
+    ) -> None:
         self._settings = settings
         self._port = port or _free_port(settings.host)
         self._logs = settings.data_dir / "logs"
@@ -60,7 +64,7 @@ class Stack:
         ]
         self._store: EmbeddedServer | None = None
         self._exits = contextlib.ExitStack()
-        self._threads = _threads_per_worker(max(1, workers))
+        self._threads = _threads_per_worker(max(1, workers), spare=0 if all_cores else 1)
         # A gateway without workers is alive but never ready.
         self._probe = "/readyz" if workers else "/healthz"
         self._environment: dict[str, str] = {}
@@ -273,9 +277,9 @@ def _problem_detail(answer: httpx.Response) -> str:
         return f"the gateway answers {answer.status_code}"
 
 
-def _threads_per_worker(workers: int) -> int:
-    """Torch threads of each worker: the cores are shared, and one is left to everything else.
+def _threads_per_worker(workers: int, spare: int) -> int:
+    """Torch threads of each worker: the cores are shared, and `spare` are left to everything else.
 
     More threads than free cores wait for each other and run many times slower than one.
     """
-    return max(1, min(8, (os.cpu_count() or 1) // workers - 1))
+    return max(1, min(8, (os.cpu_count() or 1) // workers - spare))

@@ -78,7 +78,7 @@ class OwnService(httpx.HTTPTransport):
 
 @contextmanager
 def _started(workers: int) -> Iterator[Stack]:
-    stack = Stack(configured(), workers=workers)
+    stack = Stack(configured(), workers=workers, all_cores=True)
     with err.status("starting the service") if err.is_terminal else nullcontext():
         stack.__enter__()
     with ExitStack() as exits:

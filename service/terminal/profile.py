@@ -14,7 +14,13 @@ from pydantic import BaseModel
 
 from lacuna.client.errors import JobFailed, LacunaError
 from lacuna.contract.jobs import Job
-from lacuna.contract.profile_requests import PREDICTION_NAMES, Documents, Objective, ProfileRequest
+from lacuna.contract.profile_requests import (
+    COSTLY_PREDICTION,
+    PREDICTION_NAMES,
+    Documents,
+    Objective,
+    ProfileRequest,
+)
 from lacuna.contract.profiles import Profile
 from lacuna.contract.recall import Probe
 from service.terminal.common import (
@@ -74,7 +80,8 @@ Target = Annotated[
     str | None, typer.Option(help="Continuation; implies --objective target_logprob.")
 ]
 Predictions = Annotated[
-    str | None, typer.Option(help=f"Some of {', '.join(PREDICTION_NAMES)} (else all).")
+    str | None,
+    typer.Option(help=f"Some of {', '.join(PREDICTION_NAMES)} (else all but {COSTLY_PREDICTION})."),
 ]
 Recall = Annotated[
     bool,

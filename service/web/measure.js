@@ -35,14 +35,14 @@ function request(form) {
   if (field("revision")) body.revision = field("revision");
   if (field("objective")) body.objective = field("objective");
   if (byId("recall").checked) body.recall = {};
-  if (!byId(COSTLY).checked) body.predictions = PREDICTIONS.filter((name) => name !== COSTLY);
+  if (byId(COSTLY).checked) body.predictions = PREDICTIONS;
   return body;
 }
 
 /** What the service would fill in for itself is not what somebody left empty. */
 function refuseEmpty(form) {
   const empty = [...form.elements].filter((control) => control.required && control.value.trim() === "");
-  const errors = empty.map(({ name, type }) => ({ field: name, message: type === "number" ? "expected a whole number" : "nothing given" }));
+  const errors = empty.map(({ name, type, inputMode }) => ({ field: name, message: type === "number" || inputMode === "numeric" ? "expected a whole number" : "nothing given" }));
   if (errors.length) throw new Refusal(0, { errors });
 }
 

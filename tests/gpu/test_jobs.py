@@ -87,6 +87,7 @@ def test_a_whole_job_in_bfloat16_gives_equal_bytes_twice(objective: Any, tmp_pat
         sequence_length=100,
         objective=objective,
         documents=Documents(source="random_tokens", count=3),
+        predictions=["residual", "second_moment"],
     )
     settings = Settings(data_dir=tmp_path / "data", model_dir=models, device="cuda")
     bodies = []

@@ -19,7 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lacuna.contract.errors import InvalidRequest, OutOfMemory
-from lacuna.contract.profile_requests import PREDICTION_NAMES, PredictionName, ProfileRequest
+from lacuna.contract.profile_requests import (
+    COSTLY_PREDICTION,
+    DEFAULT_PREDICTIONS,
+    PredictionName,
+    ProfileRequest,
+)
 from lacuna.theory import rollout
 from workers import faults
 from workers.attention.kernels import KernelRecorder, finest_detail
@@ -43,9 +48,11 @@ F64 = NDArray[np.float64]
 log = logging.getLogger(__name__)
 OnProgress = Callable[[float, str], None]
 
-# Where the phases end on the progress bar. The second moment takes as long as all the rest.
-READ, MEASURED, PREDICTED = 0.05, 0.50, 0.98
+# Where the phases end on the progress bar. What comes after the measurement and is not asked for
+# takes next to nothing.
+READ, MEASURED, PREDICTED = 0.05, 0.95, 0.98
 MEASURED_WITH_RECALL, RECALLED = 0.20, 0.80
+MEASURED_WITH_SECOND_MOMENT = 0.60
 
 
 @dataclass(frozen=True)
@@ -76,12 +83,15 @@ class ProfileTask:
     @property
     def measured_share(self) -> float:
         """Share of the job after influence: recall takes several times as long."""
-        return MEASURED if self.request.recall is None else MEASURED_WITH_RECALL
+        if self.request.recall is not None:
+            return MEASURED_WITH_RECALL
+        costly = COSTLY_PREDICTION in (self.request.predictions or ())
+        return MEASURED_WITH_SECOND_MOMENT if costly else MEASURED
 
     @property
     def recalled_share(self) -> float:
         """Share of the job before the predictions."""
-        return MEASURED if self.request.recall is None else RECALLED
+        return self.measured_share if self.request.recall is None else RECALLED
 
     def progress_between(self, low: float, high: float, what: str) -> Callable[[int, int], None]:
         """A callback that reports (done, of) as progress from `low` to `high`."""
@@ -236,7 +246,7 @@ def _predict(found: Measurement, task: ProfileTask) -> None:
             found.predictions[name] = predictions.predict(name, inputs)
 
     requested = task.request.predictions
-    for name in PREDICTION_NAMES if requested is None else requested:
+    for name in DEFAULT_PREDICTIONS if requested is None else requested:
         task.on_progress(task.recalled_share, f"predicting {name}")
         _attempt(found, f"no prediction {name}", partial(predict, name))
     _attempt(found, "no forces and no depth diagnostics", lambda: _diagnose(found, inputs))

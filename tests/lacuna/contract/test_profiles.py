@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from lacuna.contract.profile_requests import MOST_DOCUMENTS, ProfileRequest
+from lacuna.contract.profile_requests import (
+    COSTLY_PREDICTION,
+    DEFAULT_PREDICTIONS,
+    MOST_DOCUMENTS,
+    PREDICTION_NAMES,
+    ProfileRequest,
+    cost,
+)
 
 
 def parse(**fields: Any) -> ProfileRequest:
@@ -62,6 +69,13 @@ def test_fields_that_do_not_fit_are_refused_by_name(fields: dict[str, Any], name
 def test_defaults_written_out_are_the_same_job() -> None:
     written = {"count": "auto", "most": MOST_DOCUMENTS}
     assert parse().job_id == parse(sequence_length=256, seed=0, documents=written).job_id
+
+
+def test_the_costly_prediction_is_asked_for_by_name() -> None:
+    assert set(PREDICTION_NAMES) - set(DEFAULT_PREDICTIONS) == {COSTLY_PREDICTION}
+    sizes = {"layers": 30, "heads": 9, "width": 576}
+    plain, named = parse(), parse(predictions=[COSTLY_PREDICTION])
+    assert cost(plain, **sizes) == cost(parse(predictions=[]), **sizes) < cost(named, **sizes)
 
 
 def test_a_count_in_numbers_has_no_use_for_the_most() -> None:

@@ -250,7 +250,7 @@ def test_lambda_by_token() -> None:
 def test_verdict_on_depth(mixing: dict[str, Any], collapses: bool) -> None:
     answer = post({"layers": 5, "mixing": mixing})
     assert answer.collapse.collapses is collapses
-    limit = "collapses onto the first token" if collapses else "finite mixing: no collapse"
+    limit = "collapses onto the first token" if collapses else "no collapse"
     limit += " as layers are added"
     here = mixing["type"] == "list"
     assert answer.collapse.verdict == ("not collapsed at this depth" if here else limit)

@@ -90,7 +90,8 @@ def test_the_list_tells_profiles_of_one_model_apart(make_profile: Any) -> None:
     plain = ProfileSummary(
         id="a" * 32, model="gpt2", revision="0123456789abcdef", weights="pretrained",
         sequence_length=64, objective="argmax_probability", documents=16, shape="flat",
-        dead_zone=None, dead_zone_verdict="none", primacy_mass=0.1, recency_mass=0.1, created_at="2026-01-01T00:00:00Z",
+        dead_zone=None, dead_zone_verdict="none", primacy_mass=0.1, recency_mass=0.1,
+        created_at="2026-01-01T00:00:00Z",
     )  # fmt: skip
     changes: dict[str, dict[str, Any]] = {
         "16 inline": {"documents_source": "inline"},

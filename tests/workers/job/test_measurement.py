@@ -42,7 +42,7 @@ def test_a_prediction_that_fails_leaves_the_measurement(
         monkeypatch.setattr(moments.DocumentMoments, "evaluate", fail_after_rehearsal(error))
     else:
         monkeypatch.setitem(predict._BY_NAME, name, fail)
-    found = measure(subject(), batch_size=0)
+    found = measure(subject(predictions=list(PREDICTION_NAMES)), batch_size=0)
     assert set(found.predictions) == set(PREDICTION_NAMES) - {name}
     (warning,) = found.warnings
     assert warning.startswith(f"no prediction {name}: {words}")
@@ -63,7 +63,7 @@ def test_what_ends_the_job_or_the_process_goes_through(
 ) -> None:
     monkeypatch.setattr(moments.DocumentMoments, "evaluate", fail_after_rehearsal(error))
     with pytest.raises(type(error)):
-        measure(subject(), batch_size=0)
+        measure(subject(predictions=["second_moment"]), batch_size=0)
 
 
 def test_the_second_moment_takes_documents_from_all_over(

@@ -11,7 +11,7 @@ import pytest
 from tiny_families import HEADS, WIDTH, build  # type: ignore[import-not-found, unused-ignore]
 
 from lacuna import views
-from lacuna.contract.profile_requests import MOST_DOCUMENTS, PREDICTION_NAMES, ProfileRequest
+from lacuna.contract.profile_requests import DEFAULT_PREDICTIONS, MOST_DOCUMENTS, ProfileRequest
 from lacuna.contract.profiles import Profile
 from lacuna.theory import agreement
 from service.settings import Settings
@@ -70,7 +70,7 @@ def test_a_profile_is_whole_and_consistent(run: Run) -> None:
     assert np.mean(mixing.by_token, axis=1) == pytest.approx(mixing.lambda_, rel=1e-4)
     assert profile.monotone is not None
     assert [check.layer for check in profile.monotone] == [0, 1, 2, 3]
-    assert set(profile.predictions) == set(PREDICTION_NAMES)
+    assert set(profile.predictions) == set(DEFAULT_PREDICTIONS)
     for prediction in profile.predictions.values():
         distance = agreement.wasserstein(prediction.influence, measured.influence)
         assert prediction.wasserstein == pytest.approx(distance, abs=1e-4)
