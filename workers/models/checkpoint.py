@@ -108,14 +108,16 @@ def check_plain(model: str, files: Iterable[Path]) -> None:
             read.
     """
     for file in files:
-        for tensor in stored_tensors(model, file):
-            if _quantised(tensor):
-                raise ModelUnsupported(
-                    f"`model`: the weights of {model} are quantised: {file.name} has "
-                    f"{tensor.name[:200]} as {tensor.dtype}, which means nothing without its "
-                    "scales; profile the unquantised model, or ask for `weights: random`",
-                    field="model",
-                )
+        found = [tensor for tensor in stored_tensors(model, file) if _quantised(tensor)]
+        if found:
+            # A weight says more than its scale, which may be an ordinary number.
+            first = min(found, key=lambda tensor: (tensor.dtype in _PLAIN, tensor.name))
+            raise ModelUnsupported(
+                f"`model`: the weights of {model} are quantised: {file.name} has "
+                f"{first.name[:200]} as {first.dtype}; profile the unquantised model, or ask for "
+                "`weights: random`",
+                field="model",
+            )
 
 
 def _quantised(tensor: StoredTensor) -> bool:

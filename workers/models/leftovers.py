@@ -6,9 +6,11 @@ configuration.
 
 from __future__ import annotations
 
+import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from lacuna.architectures import table
@@ -18,6 +20,7 @@ _NAMED = 3
 """Tensors whose names a message gives."""
 _ADAPTER = re.compile(r"(^|[._])(lora|loha|lokr|dora|ia3|adapter|hada)([._]|$)", re.IGNORECASE)
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
+_REPORTED = re.compile(r"(?:\x1b\[\d+m)?(\S.*?)\s*\|\W*(?:\d+m)?(?:MISSING|CONVERSION|MISMATCH)")
 _HEAD = re.compile(r"(^|\.)(score|classifier|v_head|value_head|reward_head|regression_head)(\.|$)")
 
 
@@ -47,6 +50,34 @@ def check_complete(model: str, found: Mapping[str, Any]) -> None:
         f"{len(missing) + len(wrong) + len(errors)} tensors are missing or do not fit ({first})",
         field="model",
     )
+
+
+@contextmanager
+def report() -> Iterator[list[str]]:
+    """What transformers logs of a load; where weights are fused, only that names the tensors."""
+    lines: list[str] = []
+    log = logging.getLogger("transformers.modeling_utils")
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.extend(record.getMessage().splitlines())  # type: ignore[method-assign]
+    level, propagates = log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.WARNING)
+    log.propagate = False  # tables with tracebacks; what they say becomes warnings and errors
+    try:
+        yield lines
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        log.propagate = propagates
+
+
+def named(lines: Sequence[str]) -> str | None:
+    """The first tensor that a report calls missing or not converted."""
+    for line in lines:
+        found = _REPORTED.match(line)
+        if found:
+            return found[1][:200]
+    return None
 
 
 def _misfit(name: str, stored: Sequence[int], wanted: Sequence[int]) -> str:

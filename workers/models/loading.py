@@ -260,27 +260,29 @@ def _weights(
         drawn = _random(source.model, config, seed)
         cast(drawn, empty, dtype)
         return drawn, ()
-    try:
-        model, found = _AUTO.from_pretrained(
-            source.folder,
-            config=config,
-            generation_config=_GENERATION(eos_token_id=_ends(source, config)),
-            dtype=dtype,
-            device_map={"": device},  # straight from the file, so the host needs no room for it
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            ignore_mismatched_sizes=True,  # they are reported instead, and refused below
-            output_loading_info=True,
-        )
-    except Exception as error:  # a foreign file: each reader fails in its own way
-        if is_machine_fault(error):
-            raise
-        raise ModelUnsupported(
-            f"`model`: transformers cannot load the weights of {source.model}: "
-            f"{_reason(error, source)}",
-            field="model",
-        ) from error
+    with leftovers.report() as lines:
+        try:
+            model, found = _AUTO.from_pretrained(
+                source.folder,
+                config=config,
+                generation_config=_GENERATION(eos_token_id=_ends(source, config)),
+                dtype=dtype,
+                device_map={"": device},  # straight from the file: the host needs no room for it
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                ignore_mismatched_sizes=True,  # they are reported instead, and refused below
+                output_loading_info=True,
+            )
+        except Exception as error:  # a foreign file: each reader fails in its own way
+            if is_machine_fault(error):
+                raise
+            tensor = leftovers.named(lines)
+            raise ModelUnsupported(
+                f"`model`: transformers cannot load the weights of {source.model}: "
+                f"{_reason(error, source)}{f' ({tensor})' if tensor else ''}",
+                field="model",
+            ) from error
     leftovers.check_complete(source.model, found)
     return model, leftovers.unused(type(model).__name__, source.config, found)
 

@@ -436,3 +436,49 @@ def test_a_configuration_that_names_its_own_weights_is_refused(
     edit_config(save(), transformers_weights="other.safetensors.index.json")
     with pytest.raises(WeightsUnsafe, match="transformers_weights"):
         load(request(), options)
+
+
+@pytest.mark.parametrize("settings", [{"max_new_tokens": -1}, [], {"temperature": "hot"}])
+def test_settings_of_generation_do_not_refuse_a_model(
+    settings: Any, save: Callable[..., Path], options: LoadOptions
+) -> None:
+    folder = save()
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    assert load(request(), options).warnings == ()
+    if isinstance(settings, dict):
+        edit_config(folder, **settings)
+        assert load(request(), options).warnings == ()
+        assert load(request(weights="random"), options) is not None
+
+
+@pytest.mark.parametrize(
+    ("stated", "ends"), [({"eos_token_id": [1, 7]}, [1, 7]), ({}, [2]), ([], [2])]
+)
+def test_the_tokens_that_end_an_answer_are_kept(
+    stated: Any, ends: list[int], save: Callable[..., Path], options: LoadOptions
+) -> None:
+    folder = save(eos_token_id=2)
+    (folder / "generation_config.json").write_text(json.dumps(stated))
+    assert load(request(), options).model.generation_config.eos_token_id == ends  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("field", ["attn_implementation", "_attn_implementation"])
+@pytest.mark.parametrize("wished", ["flash_attention_2", "flash_attention_3", "someone/kernel"])
+def test_a_wished_implementation_does_not_refuse_a_model(
+    field: str, wished: str, save: Callable[..., Path], options: LoadOptions
+) -> None:
+    edit_config(save(), **{field: wished})
+    for weights in ("pretrained", "random"):
+        loaded = load(request(weights=weights), options)
+        assert loaded.text_config._attn_implementation == "sdpa"
+
+
+def test_a_newer_tokenizer_names_its_file(save: Callable[..., Path], options: LoadOptions) -> None:
+    path = save() / "tokenizer.json"
+    document = json.loads(path.read_text())
+    document["model"]["type"] = "Hyperpiece"
+    document["model"]["pieces"] = document["model"].pop("merges")
+    path.write_text(json.dumps(document))
+    with pytest.raises(ModelUnsupported, match=r"cannot be loaded: tokenizer\.json: \S+") as info:
+        load(request(), options)
+    assert "lacuna-model-" not in info.value.detail
