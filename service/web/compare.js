@@ -99,7 +99,7 @@ function drawChange(answer, shared) {
         ? { label, values: points("value"), place: -1, points: true }
         : { label, values: answer.difference.map((mass) => 100 * mass), place: -1, stepped: true },
     ],
-    yLabel: tested ? "points, per tenth (band)" : "points",
+    yLabel: tested ? "points per tenth, with band" : "points",
   });
 }
 
