@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import isotonic_regression, minimize
 from scipy.special import expit, stdtrit
 
 F64 = NDArray[np.float64]
@@ -166,6 +165,8 @@ def _apply(make: _Fit, scores: F64, truth: F64, asked: F64) -> F64:
 def _logistic(scores: F64, truth: F64) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Maximum likelihood of intercept and slope on standardised scores, with Platt's targets
     (n+ + 1) / (n+ + 2) and 1 / (n- + 2) instead of 1 and 0."""
+    from scipy.optimize import minimize  # slow to import, and placing needs none of it
+
     centre, scale = float(scores.mean()), float(scores.std()) or 1.0
     z = (scores - centre) / scale
     many, few = float(truth.sum()), float((1 - truth).sum())
@@ -183,6 +184,8 @@ def _logistic(scores: F64, truth: F64) -> tuple[tuple[float, ...], tuple[float, 
 
 def _isotonic(scores: F64, truth: F64) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Rising step function, linear between the middles of its steps."""
+    from scipy.optimize import isotonic_regression  # see `_logistic`
+
     values, inverse, count = np.unique(scores, return_inverse=True, return_counts=True)
     mean = np.bincount(inverse, truth) / count
     fitted = isotonic_regression(mean, weights=count).x
