@@ -157,6 +157,11 @@ def resolve(request: RolloutRequest) -> Inputs:
         diverges=diverges,
         assumptions=(),
     )
+    if kernel.type != "measured":
+        assumptions.append(
+            "no training: trained weights change the curve, so place no chunks by it before you "
+            "measure the model"
+        )
     return replace(inputs, assumptions=(*assumptions, *_coincidences(inputs)))
 
 

@@ -63,7 +63,8 @@ def test_defaults(body: dict[str, Any]) -> None:
         "positional_encoding",
         "content",
     ]
-    assert len(answer.assumptions) == 3
+    assert len(answer.assumptions) == 4
+    assert any("trained weights change the curve" in one for one in answer.assumptions)
     assert any("Dead zone: tokens" in sentence for sentence in answer.summary)
     assert any("Put what matters" in sentence for sentence in answer.summary)
     assert answer.cesaro.width_by_depth[-1].layers == layers
