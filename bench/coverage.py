@@ -53,11 +53,11 @@ class Population:
     weighted: bool
 
     def weights(self, rows: NDArray[np.intp]) -> F64 | None:
-        return self.norms[rows].sum(axis=1) if self.weighted else None
+        return np.asarray(self.norms[rows].sum(axis=1)) if self.weighted else None
 
     @property
     def shares(self) -> F64:
-        return self.norms / self.norms.sum(axis=1, keepdims=True)
+        return np.asarray(self.norms / self.norms.sum(axis=1, keepdims=True))
 
     @property
     def everyone(self) -> NDArray[np.intp]:

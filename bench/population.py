@@ -42,7 +42,8 @@ def _measured(file: Path, length: int, done: NDArray[np.float64]) -> NDArray[np.
     from workers.documents import corpus
     from workers.documents.build import DocumentSet
     from workers.influence import influence
-    from workers.models.loading import LoadOptions, load
+    from workers.models.loaded import LoadOptions
+    from workers.models.loading import load
 
     torch.set_num_threads(1)
     loaded = load(
