@@ -93,8 +93,10 @@ def encode_continuation(tokenizer: Any, text: str) -> list[int]:
     """
     unknown = unknown_token(tokenizer)
     for context in _CONTEXTS:
-        before = encode(tokenizer, context)
-        whole = encode(tokenizer, context + text)
+        try:
+            before, whole = encode(tokenizer, context), encode(tokenizer, context + text)
+        except ModelUnsupported:  # as in `policy`
+            continue
         if before and unknown not in before and whole[: len(before)] == before:
             return whole[len(before) :]
     return encode(tokenizer, text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,6 +35,9 @@ SMALL = {
     "eos_token_id": 0,
     "pad_token_id": 0,
 }
+
+
+ORIGINAL = {"type": "yarn", "original_max_position_embeddings": 16}
 
 
 def on_meta(config: Any) -> Any:
@@ -114,3 +118,28 @@ def test_rollouts_know_21_architectures_and_the_others_are_uniform() -> None:
     kernels = [one.kernel for one in map(find, ARCHITECTURE_NAMES) if one is not None]
     assert len(kernels) == len(ARCHITECTURE_NAMES) == 21
     assert kernels.count("uniform") == 15
+
+
+@pytest.mark.parametrize(
+    ("fields", "length"),
+    [
+        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, 256),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2}}, 128),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, 256),
+        # The original length is stated where the other one is the new one already.
+        ({"rope_scaling": ORIGINAL | {"factor": 4}}, 64),
+        ({"rope_scaling": ORIGINAL | {"factor": 8}}, 128),
+        ({"rope_scaling": {"type": "linear", "factor": 4.0}, "max_sequence_length": 200}, 200),
+        ({"max_sequence_length": 200}, 64),
+        ({"rope_scaling": {"type": "llama3", "factor": 8.0}}, 64),
+        ({"rope_parameters": {"full": {"rope_type": "linear", "factor": 8.0}}}, 64),
+        ({"rope_scaling": {"type": "linear", "factor": "8"}}, 64),
+        ({"rope_scaling": {"type": "linear", "factor": float("inf")}}, 64),
+        ({"rope_scaling": {"type": ["linear"], "factor": 4}}, 64),
+        ({"rope_scaling": None}, 64),
+    ],
+)  # fmt: skip
+def test_scaled_rotary_positions_reach_further(fields: dict[str, Any], length: int) -> None:
+    config = {"max_position_embeddings": 64} | fields
+    assert table.max_length(config) == length
+    assert table.max_length(SimpleNamespace(**config)) == length

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 import redis
 import redis.asyncio
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
+from tokenizers import Regex, Tokenizer
+from tokenizers.models import BPE, WordLevel
+from tokenizers.pre_tokenizers import Split, Whitespace
 from tokenizers.processors import TemplateProcessing
 
+from lacuna.contract.errors import ModelUnsupported
 from service.answers.placements import TokenCounts
+from service.gateway.problems import STATUS
 from service.store.profiles import TokenizerStore, publish_tokenizer
 
 
@@ -38,3 +41,28 @@ async def test_texts_are_counted_without_special_tokens_truncation_or_padding(
 
 async def test_an_unknown_tokenizer_counts_nothing(redis_async: redis.asyncio.Redis) -> None:
     assert await TokenCounts(TokenizerStore(redis_async)).count("0" * 32, ["a"]) is None
+
+
+async def test_a_tokenizer_that_panics_refuses_the_text_and_counts_the_next(
+    redis_sync: redis.Redis, redis_async: redis.asyncio.Redis
+) -> None:
+    tokenizer = Tokenizer(BPE({"a": 0}, []))
+    tokenizer.pre_tokenizer = Split(Regex("(a+)+$|(a|aa)+b"), "isolated")
+    name = publish_tokenizer(redis_sync, str(tokenizer.to_str()))
+    assert name is not None
+    counts = TokenCounts(TokenizerStore(redis_async))
+    for _ in range(2):
+        with pytest.raises(ModelUnsupported, match=r"fails on a text.*give `tokens`") as e:
+            await counts.count(name, ["aa", "a" * 44 + "!"])
+        assert e.value.field == "chunks.text"
+        assert STATUS[e.value.code] == 422
+    assert await counts.count(name, ["aa"]) == [2]
+
+
+async def test_a_tokenizer_of_a_newer_version_refuses_the_text(
+    redis_sync: redis.Redis, redis_async: redis.asyncio.Redis
+) -> None:
+    name = publish_tokenizer(redis_sync, document().replace("WordLevel", "Hyperpiece"))
+    assert name is not None
+    with pytest.raises(ModelUnsupported, match="tokenizer cannot be read"):
+        await TokenCounts(TokenizerStore(redis_async)).count(name, ["a"])

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from lacuna.contract.errors import DocumentsUnusable
 from lacuna.contract.profile_requests import Documents
@@ -214,3 +216,44 @@ def test_corpus_reads_through_build(loaded: Callable[[str], LoadedModel], tmp_pa
     found = documents.build(spec, loaded("bos"), 60, seed=0, corpus_dir=tmp_path)
     assert found.ids.shape == (3, 60)
     assert found.source == "corpus"
+
+
+def of_words(known: int, unknown: int) -> str:
+    return " ".join(["red"] * known + ["grün"] * unknown)
+
+
+@pytest.fixture
+def reader(
+    tiny_model: Callable[..., Any], as_loaded: Callable[..., LoadedModel]
+) -> Callable[..., LoadedModel]:
+    """A model with a tokenizer of one word; its unknown token may be undeclared."""
+
+    def make(**declared: str) -> LoadedModel:
+        backend = Tokenizer(models.WordLevel({"red": 0, "[UNK]": 1}, unk_token="[UNK]"))
+        backend.pre_tokenizer = pre_tokenizers.Whitespace()
+        return as_loaded(
+            tiny_model(), PreTrainedTokenizerFast(tokenizer_object=backend, **declared)
+        )
+
+    return make
+
+
+@pytest.mark.parametrize("declared", [{}, {"unk_token": "[UNK]"}])
+def test_texts_that_the_tokenizer_does_not_know_are_refused(
+    declared: dict[str, str], reader: Callable[..., LoadedModel]
+) -> None:
+    texts = [of_words(2, 18), of_words(12, 8)]
+    spec = Documents(source="inline", count=2, texts=texts)
+    with pytest.raises(DocumentsUnusable, match=r"65\.0% of the texts' tokens as \[UNK\]") as info:
+        documents.build(spec, reader(**declared), 20, seed=0)
+    assert info.value.field == "documents"
+
+
+@pytest.mark.parametrize(("unknown", "warned"), [(0, False), (8, True)])
+def test_texts_that_it_knows_in_part_have_a_warning(
+    unknown: int, warned: bool, reader: Callable[..., LoadedModel]
+) -> None:
+    texts = [of_words(20 - unknown, unknown), of_words(20, 0)]
+    found = documents.build(Documents(source="inline", count=2, texts=texts), reader(), 20, seed=0)
+    said = "the tokenizer of local:tiny reads 20.0% of the texts' tokens as [UNK]"
+    assert found.warnings == ((said,) if warned else ())

@@ -45,6 +45,63 @@ def test_equals_plain_autograd_in_float64(
         assert found.scores[row] == pytest.approx(probability, rel=1e-12)
 
 
+def sharpened(tiny_model: Callable[..., Any], by: float, dtype: str) -> Any:
+    """A GPT-2 whose final norm is `by` times larger, so that its answers are nearly certain."""
+    model = tiny_model("gpt2", n_embd=64, dtype=dtype)
+    for parameter in model.transformer.ln_f.parameters():
+        parameter.mul_(by)
+    return model
+
+
+def certain(model: Any, given: DocumentSet) -> torch.Tensor:
+    with torch.no_grad():
+        return model(given.ids).logits[:, -1].softmax(-1).max(-1).values == 1
+
+
+@pytest.mark.parametrize("by", [20.0, 150.0, 10_000.0])
+@pytest.mark.parametrize("objective", ["argmax_probability", "target_logprob"])
+def test_saturated_documents_are_measured(
+    by: float, objective: Any, tiny_model: Callable[..., Any], as_loaded: Callable[..., LoadedModel]
+) -> None:
+    """Where p rounds to 1, in float32 its plain gradient vanishes."""
+    single, double = (sharpened(tiny_model, by, kind) for kind in ("float32", "float64"))
+    given = some_documents(16)
+    if by > 20:
+        assert certain(single, given).any()
+    if by > 1000:
+        assert certain(double, given).any()
+    target = [int(double(given.ids[:1]).logits[0, -1].argmax())]
+    found, exact = (
+        influence.measure(
+            as_loaded(model), given, batch_size=8, objective=objective, target_ids=target
+        ).norms
+        for model in (single, double)
+    )
+    assert (found.sum(axis=1) > 0).all()
+    shares, expected = (one / one.sum(axis=1, keepdims=True) for one in (found, exact))
+    np.testing.assert_allclose(shares, expected, rtol=2e-2, atol=1e-4)
+
+
+def test_saturated_gradients_are_those_of_the_logits_difference(
+    tiny_model: Callable[..., Any], as_loaded: Callable[..., LoadedModel]
+) -> None:
+    """With two candidates left, dp = p (1 - p) d(z_1 - z_2), however small 1 - p is."""
+    model, given = sharpened(tiny_model, 2_000.0, "float64"), some_documents(8)
+    found = influence.measure(as_loaded(model), given, batch_size=8).norms
+    saturated = certain(model, given)
+    assert saturated.any()
+    for row in saturated.nonzero()[:, 0].tolist():
+        embeddings = model.get_input_embeddings()(given.ids[row][None]).detach().requires_grad_()
+        logits = model(inputs_embeds=embeddings).logits[0, -1]
+        (first, second), _ = logits.topk(2)
+        (gradient,) = torch.autograd.grad(first - second, embeddings)
+        norms = gradient[0].norm(dim=-1).numpy()
+        np.testing.assert_allclose(found[row] / found[row].sum(), norms / norms.sum(), rtol=1e-6)
+        gap = float((first - second).detach())
+        if gap < 600:
+            np.testing.assert_allclose(found[row], np.exp(-gap) * norms, rtol=1e-6)
+
+
 def test_equals_plain_autograd_on_a_real_model(smollm2: LoadedModel) -> None:
     given = documents.build(Documents(count=2), smollm2, 64, seed=0)
     found = influence.measure(smollm2, given, batch_size=2)
