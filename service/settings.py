@@ -65,9 +65,9 @@ class Settings(BaseSettings):
     """Requests per key and minute; 0 is no limit."""
     max_queued: int = Field(default=10_000, ge=1)
     """Waiting jobs beyond which a new one is refused with 429."""
-    max_cost: float = Field(default=1e14, gt=0)
+    max_cost: float = Field(default=1.2e14, gt=0)
     """Most multiply-adds of a request (`lacuna.contract.profile_requests.cost`) while only CPU
-    workers run. The default takes one core about an hour and a half."""
+    workers run. The default takes one core about two hours."""
     max_cost_gpu: float = Field(default=2e17, gt=0)
     """The same while a GPU worker runs: requests then go to the GPU queue."""
     max_wait_seconds: float = Field(default=60.0, gt=0)

@@ -13,6 +13,7 @@ from service.settings import Settings
 
 DEMO = "demo:smollm2-135m-instruct"
 SHORT: dict[str, Any] = {"predictions": ["residual"]}
+MOMENT: dict[str, Any] = {"predictions": ["second_moment"]}
 
 
 def request(model: str = "x/y", **fields: Any) -> ProfileRequest:
@@ -47,10 +48,10 @@ def test_probes_count_where_each_is_a_backward_pass() -> None:
 
 def test_the_second_moment_counts() -> None:
     plain = estimated_cost(request(**SHORT))
-    with_moment = request(predictions=["second_moment"])
+    with_moment = request(**MOMENT)
     assert estimated_cost(with_moment) > plain == estimated_cost(request())
     more = [
-        estimated_cost(long("x/y", 256, k)) - estimated_cost(long("x/y", 256, k, **SHORT))
+        estimated_cost(long("x/y", 256, k, **MOMENT)) - estimated_cost(long("x/y", 256, k, **SHORT))
         for k in (15, 16, 64)
     ]
     assert more[0] < more[1] == pytest.approx(more[2])
@@ -119,7 +120,7 @@ def test_the_field_to_lower_is_named_with_what_would_fit() -> None:
     with pytest.raises(TooLarge, match="nothing"):
         refuse_too_costly(asked, 1.0)
     with pytest.raises(TooLarge, match="or all of it without the prediction second_moment"):
-        refuse_too_costly(asked, estimated_cost(long(DEMO, 8_192, 64, **SHORT)))
+        refuse_too_costly(long(DEMO, 8_192, 64, **MOMENT), estimated_cost(asked))
 
 
 @given(st.integers(1, 131_072), st.integers(1, 4_096), st.floats(1, 1e20))
