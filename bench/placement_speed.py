@@ -52,7 +52,13 @@ def request(m: int, tokens: int | None = None) -> dict[str, Any]:
         {"id": f"c{i}", "tokens": int(lengths[i]), "relevance": float(rng.random())}
         for i in range(m)
     ]
-    return {"density": density(), "relevance_scale": "probability", "chunks": chunks, "prefix_tokens": 40, "suffix_tokens": 60}
+    return {
+        "density": density(),
+        "relevance_scale": "probability",
+        "chunks": chunks,
+        "prefix_tokens": 40,
+        "suffix_tokens": 60,
+    }
 
 
 def in_process() -> bool:

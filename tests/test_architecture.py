@@ -61,10 +61,11 @@ def ours(path: Path, *, at_import: bool = False) -> set[str]:
     """The modules of ours that a file imports."""
     found = set()
     for name in names(path, at_import=at_import):
-        while name and name not in MODULES:
-            name = name.rpartition(".")[0]
-        if name:
-            found.add(name)
+        module = name
+        while module and module not in MODULES:
+            module = module.rpartition(".")[0]
+        if module:
+            found.add(module)
     return found
 
 

@@ -202,7 +202,7 @@ class DocumentSummaries(Wire):
     keys: list[str]
     """A digest of each document's token ids."""
     masses: list[list[Fraction]]
-    """Share of the document's influence in each of 64 equal intervals of the prompt, or in each
+    """Share of the document's influence in each of 60 equal intervals of the prompt, or in each
     token of a shorter one."""
     first: list[Fraction]
     """Share of the first token alone, which often is an attention sink; part of the first mass."""
