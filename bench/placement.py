@@ -137,7 +137,7 @@ def orders(trial: Trial, curve: PlacementCurve, asked: int) -> dict[str, list[in
 def measured(loaded: LoadedModel, length: int, count: int) -> PlacementCurve:
     """The influence profile of built-in prose at the trials' length."""
     texts = documents.build(Documents(count=count), loaded, length, 0)
-    norms = influence.measure(loaded, texts).norms
+    norms = influence.measure(loaded, texts, batch_size=1).norms
     return PlacementCurve(
         source="measured", basis="measured", level="medium", documents=prepare(norms), length=length
     )

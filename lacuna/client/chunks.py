@@ -23,8 +23,8 @@ from lacuna.contract.placements import MAX_CHUNK_CHARACTERS, MAX_CHUNKS, Chunk
 _COLUMNS = tuple(Chunk.model_fields)
 _SEPARATORS = "\t;,"
 _EXPECTED = (
-    "a header names the columns id, tokens (or text) and relevance, and may name group and "
-    "pinned; without a header a line is id, tokens, relevance"
+    "a header names the columns id, tokens (or text) and relevance, and may name group, "
+    "pinned, document and position; without a header a line is id, tokens, relevance"
 )
 
 
@@ -249,6 +249,8 @@ def _by_column(row: _Row, header: list[str]) -> dict[str, Any]:
         chunk["tokens"] = row.tokens(given["tokens"])
     if "relevance" in given:
         chunk["relevance"] = row.relevance(given["relevance"])
+    if "position" in given:
+        chunk["position"] = parse_number(given["position"], f"{row.where}: position")
     if given.get("pinned", "").isdecimal():
         chunk["pinned"] = int(given["pinned"])
     return chunk

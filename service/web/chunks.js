@@ -4,11 +4,11 @@
 
 import { Refusal } from "./api.js";
 
-const COLUMNS = ["id", "tokens", "text", "relevance", "group", "pinned"];
+const COLUMNS = ["id", "tokens", "text", "relevance", "group", "pinned", "document", "position"];
 const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
 const EXPECTED = "expected a name, a whole number of tokens and a relevance";
 const HEADINGS =
-  "a heading names the columns id, tokens (or text) and relevance, and may name group and pinned; " +
+  "a heading names the columns id, tokens (or text) and relevance, and may name group, pinned, document and position; " +
   "without a heading a line is name, tokens, relevance";
 
 function refuse(message) {
@@ -125,6 +125,7 @@ function byName(cells, columns, mark, at) {
   const given = Object.fromEntries(columns.map((name, place) => [name, cells[place]]).filter(([, cell]) => cell));
   const chunk = { id: `chunk-${at}`, ...given, relevance: decimal(given.relevance ?? "", mark, at) };
   if (given.tokens) chunk.tokens = count(given.tokens, at);
+  if (given.position) chunk.position = number(given.position, "position", at);
   if (/^\d+$/.test(given.pinned ?? "")) chunk.pinned = Number(given.pinned);
   return chunk;
 }
@@ -138,7 +139,11 @@ function count(cell, at) {
 /** A number; its decimals may follow a comma where commas do not stand between cells. */
 function decimal(cell, mark, at) {
   const pointed = mark === ";" || mark === "\t" ? cell.replace(/^([^.,]*),([^.,]*)$/, "$1.$2") : cell;
-  const value = NUMBER.test(pointed) ? Number(pointed) : NaN;
-  if (!Number.isFinite(value)) refuse(`line ${at}: relevance: "${cell}" is not a number`);
+  return number(pointed, "relevance", at, cell);
+}
+
+function number(text, name, at, cell = text) {
+  const value = NUMBER.test(text) ? Number(text) : NaN;
+  if (!Number.isFinite(value)) refuse(`line ${at}: ${name}: "${cell}" is not a number`);
   return value;
 }

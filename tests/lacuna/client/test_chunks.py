@@ -72,3 +72,13 @@ def test_a_table_is_read_into_the_fields_of_a_request() -> None:
     for wrong, words in (("a, 1, nan", "line 1: relevance"), ("[{]", "not JSON")):
         with pytest.raises(InvalidRequest, match=f"mine.csv.*{words}"):
             parse_chunks(wrong, "mine.csv")
+
+
+def test_documents_and_positions_are_columns_too() -> None:
+    text = "id,tokens,relevance,document,position\na,10,0.5,book,2.5\nb,10,0.4,,\n"
+    assert parse_chunks(text).fields["chunks"] == [
+        {"id": "a", "tokens": 10, "relevance": 0.5, "document": "book", "position": 2.5},
+        {"id": "b", "tokens": 10, "relevance": 0.4},
+    ]
+    with pytest.raises(InvalidRequest, match="line 2: position: 'x' is not a finite number"):
+        parse_chunks("id,tokens,relevance,document,position\na,10,0.5,book,x\n")
