@@ -78,9 +78,7 @@ def measure(
     random.Random(f"{seed}:{first}").shuffle(blocks)  # drift must not fall on one depth
     table = [asked for block in blocks for asked in block]
     again = [
-        asked
-        for i in controls.repeats(range(len(blocks)), REPEATED_PROMPTS)
-        for asked in blocks[i]
+        asked for i in controls.repeats(range(len(blocks)), REPEATED_PROMPTS) for asked in blocks[i]
     ]
     closed = [q for one in laid_out for q in controls.closed_book(one, reader.form, order)]
     oracle = [q for one in laid_out for q in controls.oracle(one, reader.form, order)]
