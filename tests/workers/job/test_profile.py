@@ -166,6 +166,28 @@ def test_one_document_has_no_noise_and_says_so(run: Run) -> None:
         assert profile.dead_zone.start_band is None
 
 
+def test_it_says_what_was_added_to_the_texts_and_what_was_not_used(run: Run) -> None:
+    profile = run(predictions=[], objective="target_logprob", target=" and")
+    assert profile.request.leading_special_tokens == ["<s>"]
+    assert profile.request.trailing_special_tokens == []
+    assert profile.request.target_tokens is not None
+    assert 1 <= profile.request.target_tokens <= 4
+    assert profile.warnings == [FEW_DOCUMENTS]
+
+
+def test_what_the_checkpoint_has_too_much_is_said(run: Run, tmp_path: Path) -> None:
+    plain = run(predictions=[])
+    assert plain.request.target_tokens is None
+    (tmp_path / "models" / "tiny" / "adapter_config.json").write_text("{}")
+    again = run(predictions=[])
+    assert again.warnings == [
+        FEW_DOCUMENTS,
+        "the adapter next to the weights (adapter_config.json) is not applied",
+    ]
+    assert again.id != plain.id
+    assert again.measured.influence == plain.measured.influence
+
+
 def test_random_weights_have_probes_and_their_error(run: Run) -> None:
     given = {"weights": "random", "documents": {"count": 16}, "predictions": []}
     few, many = (run(probes=probes, **given).measured for probes in (2, 32))
