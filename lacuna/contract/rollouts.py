@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from lacuna.contract.base import Fraction, Wire
-from lacuna.contract.profile_requests import PredictionName
+from lacuna.contract.profile_requests import PREDICTION_NAMES, PredictionName
 from lacuna.contract.profiles import MAX_BINS, Collapse, DeadZone, Force, Shape
 
 MAX_LENGTH = 1_048_576
@@ -193,7 +193,11 @@ class RolloutRequest(Wire):
     """How much of each layer's output is attention. In trained models it sums to about 4 over the
     layers."""
     predictions: (
-        Annotated[list[PredictionName], Field(fail_fast=True, min_length=1, max_length=7)] | None
+        Annotated[
+            list[PredictionName],
+            Field(fail_fast=True, min_length=1, max_length=len(PREDICTION_NAMES)),
+        ]
+        | None
     ) = None
     """Default: `attention_only`, `residual`, `residual_content`, `cesaro`; and `measured_kernel`
     for measured kernels."""

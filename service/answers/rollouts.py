@@ -152,8 +152,11 @@ class Curves:
             return cesaro.finite(inputs.length, inputs.layers, inputs.mean_mixing, check)
         if name == "second_moment":
             return self._second_moment()
-        kernels = self.kernels if name == "residual" else self.kernels_content
-        return rollout.rollout(kernels, inputs.mixing, check)
+        if name == "residual_content":
+            return rollout.rollout(self.kernels_content, inputs.mixing, check)
+        # `measured_kernel` is the residual rollout over the kernels that the request gives.
+        assert name in ("residual", "measured_kernel"), name
+        return rollout.rollout(self.kernels, inputs.mixing, check)
 
     def _second_moment(self) -> F64:
         # Its filters come from scipy.signal, which takes longer to import than the rest of theory.
