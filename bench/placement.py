@@ -64,7 +64,7 @@ def draw(loaded: LoadedModel, filler: list[int], count: int, seed: int) -> Trial
         key = f"{KEYS[pair % len(KEYS)]} {OWNERS[pair // len(KEYS)]}"
         code = int(rng.integers(10_000, 100_000))
         fact = encode(loaded.tokenizer, f"\n\nThe locker number of the {key} is {code}.\n\n")
-        before, after = rng.integers(4, 60, 2)
+        before, after = rng.integers(4, 40, 2)
         at = int(rng.integers(0, len(filler) - 200))
         text = filler[at : at + before + after]
         chunks.append([*text[:before], *fact, *text[before:]])
@@ -92,7 +92,7 @@ def draw(loaded: LoadedModel, filler: list[int], count: int, seed: int) -> Trial
 def recall(loaded: LoadedModel, trial: Trial, order: list[int]) -> np.ndarray:
     """Log-probability of each fact's value when its question follows the ordered chunks, [m].
 
-    The context is read once; each question continues from a copy of its cache.
+    The context is read once; the questions continue from copies of its cache.
     """
     prefix = list(policy(loaded.tokenizer).prefix)
     context = prefix + [token for i in order for token in trial.chunks[i]]
@@ -100,12 +100,17 @@ def recall(loaded: LoadedModel, trial: Trial, order: list[int]) -> np.ndarray:
     model: Any = loaded.model
     read = model(ids, use_cache=True, logits_to_keep=1)
     name = "cache" if "cache" in read else "past_key_values"  # older transformers
-    found = np.empty(len(trial.questions))
-    for i, (question, value) in enumerate(trial.questions):
-        ending = torch.tensor([question + value], device=loaded.device)
-        logits = model(ending, **{name: copy.deepcopy(read[name])}).logits[0].float()
-        steps = logits[len(question) - 1 : -1].log_softmax(-1)
-        found[i] = float(steps.gather(-1, ending[0, len(question) :, None]).sum())
+    # All questions at once, padded behind, where causal attention does not look.
+    cache = copy.deepcopy(read[name])
+    cache.batch_repeat_interleave(len(trial.questions))
+    rows = [question + value for question, value in trial.questions]
+    longest = max(map(len, rows))
+    padded = torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=loaded.device)
+    logits = model(padded, **{name: cache}).logits.float().log_softmax(-1)
+    found = np.empty(len(rows))
+    for i, (question, _) in enumerate(trial.questions):
+        steps = logits[i, len(question) - 1 : len(rows[i]) - 1]
+        found[i] = float(steps.gather(-1, padded[i, len(question) : len(rows[i]), None]).sum())
     return found
 
 
