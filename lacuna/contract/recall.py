@@ -29,7 +29,7 @@ class RecallPassage(Wire):
     """A question, its accepted answers, and the passage that holds one of them."""
 
     question: str = Field(min_length=1, max_length=1_000)
-    answers: Annotated[list[_Short], Field(min_length=1, max_length=20)]
+    answers: Annotated[list[_Short], Field(fail_fast=True, min_length=1, max_length=20)]
     """The probability of the first one is read. No other passage of its prompt holds any of them.
     At least one must stand in `text` or `title`, else the passage only serves as a distractor."""
     text: str = Field(min_length=1, max_length=20_000)
@@ -47,7 +47,7 @@ class RecallRequest(Wire):
     filler of the group's own, and is asked for there; so depths are compared in pairs.
     """
 
-    probes: list[Probe] = Field(default=["facts"], min_length=1, max_length=4)
+    probes: list[Probe] = Field(default=["facts"], fail_fast=True, min_length=1, max_length=4)
     """`facts`: sentences in prose. `pairs`: key-value records among others. `paraphrase`: facts
     whose question shares no content word with them. `documents`: your own questions over your own
     `passages`, with distractors."""
