@@ -115,6 +115,9 @@ class Stack:
             wait_for_store(store, READY_SECONDS, _print_to_stderr)
         self._environment = {
             "LACUNA_TORCH_THREADS": str(self._threads),
+            # Threads that wait sleep. Where other programs want the cores too, threads that spin
+            # make two of them three to five times slower than one.
+            "OMP_WAIT_POLICY": "PASSIVE",
             **os.environ,
             **self._settings.environment(),
             "LACUNA_REDIS_URL": store,
