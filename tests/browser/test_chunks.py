@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from lacuna.client.chunks import parse_chunks
 from service.local.stack import Stack
-from service.terminal import chunks as command_line
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -79,7 +79,7 @@ def reader(stack: Stack, chromium: Any) -> Any:
 
 @pytest.mark.parametrize("text", READ)
 def test_the_page_reads_what_the_command_line_reads(reader: Any, text: str) -> None:
-    assert reader(text) == command_line.parse(text, "file").fields["chunks"]
+    assert reader(text) == parse_chunks(text, "file").fields["chunks"]
 
 
 @pytest.mark.parametrize("text", REFUSED)

@@ -16,6 +16,7 @@ import time
 
 from lacuna.contract.errors import ModelUnsupported
 from lacuna.contract.profile_requests import ProfileRequest
+from lacuna.contract.profiles import ProfileSummary
 from service.settings import Settings
 from service.store.claims import Outcome
 from workers import lease
@@ -28,14 +29,23 @@ from workers.loop import Capabilities
 def outcome_of(request: ProfileRequest) -> Outcome:
     """A result that depends on nothing but the request."""
     digest = hashlib.sha256(request.job_id.encode()).hexdigest()
-    summary = {
-        "id": digest[:32], "model": request.model, "revision": None, "weights": "random",
-        "sequence_length": request.sequence_length, "objective": "jacobian", "documents": 1,
-        "shape": "u_shaped", "dead_zone": None, "primacy_mass": 0.1, "recency_mass": 0.2,
-        "created_at": "2026-01-01T00:00:00.000Z",
-    }  # fmt: skip
+    summary = ProfileSummary(
+        id=digest[:32],
+        model=request.model,
+        revision=None,
+        weights="random",
+        sequence_length=request.sequence_length,
+        objective="jacobian",
+        documents=1,
+        shape="u_shaped",
+        dead_zone=None,
+        dead_zone_verdict="none",
+        primacy_mass=0.1,
+        recency_mass=0.2,
+        created_at="2026-01-01T00:00:00.000Z",
+    )
     body = json.dumps({"id": digest[:32], "numbers": [int(c, 16) for c in digest] * 20}).encode()
-    return Outcome(digest[:32], body, b'{"timings": null}', json.dumps(summary).encode())
+    return Outcome(digest[:32], body, b'{"timings": null}', summary.model_dump_json().encode())
 
 
 class FakeHandler:

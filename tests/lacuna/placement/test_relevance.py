@@ -123,7 +123,7 @@ def test_the_shortest_chunk_stands_last_no_more_often_than_chance(scale: str) ->
     assert best_last == sets
 
 
-def test_the_hit_curve_is_what_the_bench_measures() -> None:
+def test_the_hit_curve_is_what_the_bench_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     if not FIXED.exists():
         pytest.skip("the questions of nq-open are not here (shared/reference)")
     pytest.importorskip("bm25s")
@@ -131,7 +131,7 @@ def test_the_hit_curve_is_what_the_bench_measures() -> None:
     assert spec is not None
     assert spec.loader is not None
     bench = importlib.util.module_from_spec(spec)
-    sys.modules["hit_curve"] = bench
+    monkeypatch.setitem(sys.modules, "hit_curve", bench)
     spec.loader.exec_module(bench)
     with gzip.open(FIXED, "rt", encoding="utf-8") as file:
         assert sum(1 for _ in file) == HIT_QUESTIONS
