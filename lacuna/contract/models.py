@@ -30,6 +30,18 @@ ModelId = Annotated[
     AfterValidator(_is_a_name),
 ]
 
+SERVED_OR_ID_PATTERN = pattern(
+    rf"^(?:endpoint:[a-z0-9][a-z0-9._-]{{0,63}}|{MODEL_ID_PATTERN.strip('^$')})$",
+    "a model is a hub id (`name` or `owner/name`), `local:NAME`, `demo:NAME` or `endpoint:NAME`; "
+    "names have letters, digits and . _ -, those of endpoints small letters",
+)
+AnyModelId = Annotated[
+    str,
+    Field(min_length=1, max_length=160, pattern=SERVED_OR_ID_PATTERN),
+    AfterValidator(_is_a_name),
+]
+"""A model by its weights, or `endpoint:NAME`: a served one that the operator named."""
+
 PositionalEncoding = Literal[
     "rotary", "alibi", "learned", "sinusoidal", "relative", "none", "other"
 ]

@@ -27,7 +27,7 @@ _NAME_PATTERN = pattern(
     r"^[A-Za-z0-9][A-Za-z0-9_\-.]{0,99}$",
     "a corpus is the name of a folder: up to 100 letters, digits and . _ -",
 )
-_REVISION_PATTERN = pattern(
+REVISION_PATTERN = pattern(
     r"^[A-Za-z0-9][A-Za-z0-9_\-./]{0,127}$",
     "a revision is a commit, branch or tag: up to 128 letters, digits and . _ - /",
 )
@@ -87,7 +87,7 @@ class ProfileRequest(Wire):
 
     model: ModelId
     """Hub id, `local:NAME`, `demo:NAME` or `preset:NAME` (an architecture; random weights only)."""
-    revision: str | None = Field(default=None, pattern=_REVISION_PATTERN)
+    revision: str | None = Field(default=None, pattern=REVISION_PATTERN)
     weights: Literal["pretrained", "random"] = "pretrained"
     """`random` is the papers' step 0, the architecture before any training."""
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
@@ -225,6 +225,12 @@ def recall_tokens(asked: RecallRequest, length: int) -> float:
 
 def _document(layers: int, width: int, length: int) -> float:
     return layers * length * width * (MATRICES * width + ATTENTION * length)
+
+
+def forward_cost(layers: int, width: int, length: int) -> float:
+    """Multiply-adds of one forward pass over `length` tokens, as `cost` counts them: it takes half
+    of the forward and backward pass of a document."""
+    return _document(layers, width, length) / 2
 
 
 def _second_moment(layers: int, heads: int, width: int, length: int) -> float:

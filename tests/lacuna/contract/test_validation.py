@@ -20,6 +20,9 @@ from lacuna.contract.validation import (
 )
 
 PADDING = {"padding": "x" * SMALL_BYTES}
+EXPERIMENT_CHUNK = {
+    "id": "a", "text": "b", "score": 1, "document": "c", "position": 1, "pinned": None, "gold": True
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -47,6 +50,8 @@ def test_each_kind_of_value_is_bounded(kind: str, value: Any) -> None:
         ['[{"a": 1, "b": [2]}]\\' * 80_000],
         ["\\" * SMALL_BYTES, '"' * SMALL_BYTES, '\\"' * SMALL_BYTES],
         [{"id": "a", "tokens": 1, "relevance": 1, "group": "b", "pinned": None}] * 5_000,
+        [{"id": "1", "question": "q", "answers": ["a"] * 5, "chunks": [EXPERIMENT_CHUNK] * 8}]
+        * 1_000,
     ],
 )
 def test_the_largest_valid_requests_and_any_text_pass(value: Any) -> None:
