@@ -6,9 +6,12 @@ Every field is an environment variable with the prefix `LACUNA_`. Only the roots
 
 from __future__ import annotations
 
+import hashlib
 import re
+from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -17,7 +20,29 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _PLACEHOLDERS = {"changeme", "change-me", "secret", "password", "xxx", "todo", "example"}
 _DIGEST = re.compile(r"[0-9A-Fa-f]{64}")
+_KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]{0,31}")
 StringList = Annotated[tuple[str, ...], NoDecode]
+Role = Literal["read", "place", "measure", "admin"]
+"""What an API key may do. Each role includes those before it."""
+ROLES: tuple[Role, ...] = get_args(Role)
+
+
+@dataclass(frozen=True)
+class ApiKey:
+    """An API key, as the gateway knows it.
+
+    Args:
+        name: what logs and metrics call it.
+        digest: SHA-256 of the key, 64 lower-case hex digits.
+    """
+
+    name: str
+    role: Role
+    digest: str
+
+    def may(self, needed: Role) -> bool:
+        """Whether the key's role includes `needed`."""
+        return ROLES.index(self.role) >= ROLES.index(needed)
 
 
 class Settings(BaseSettings):
@@ -53,8 +78,9 @@ class Settings(BaseSettings):
     port: int = Field(default=8080, ge=0, le=65_535)
     """Port that the gateway listens on; 0 lets the system choose one."""
     api_keys: StringList = ()
-    """SHA-256 hex digests or plain keys, comma separated; 64 hex digits are taken for a digest.
-    Required beyond loopback."""
+    """`name:role:hash`, comma separated: the role is read, place, measure or admin, the hash is the
+    key's SHA-256 in hex. A plain key or a hash alone has the role measure. Required beyond
+    loopback."""
     allow_anonymous: bool = False
     """Serve beyond loopback without keys."""
     allowed_models: StringList = ("*",)
@@ -149,11 +175,14 @@ class Settings(BaseSettings):
 
     @field_validator("api_keys")
     @classmethod
-    def _no_placeholders(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
-        for key in keys:
-            if key.lower() in _PLACEHOLDERS or len(key) < 16:
-                raise ValueError("an API key is a placeholder or shorter than 16 characters")
-        return tuple(key.lower() if _DIGEST.fullmatch(key) else key for key in keys)
+    def _usable_keys(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+        found = _parse_keys(keys)
+        for (one, first), (two, second) in combinations(enumerate(found, 1), 2):
+            if first.name == second.name:
+                raise ValueError(f"API keys {one} and {two} have the name {first.name}")
+            if first.digest == second.digest:
+                raise ValueError(f"API keys {one} and {two} have the same key")
+        return keys
 
     @model_validator(mode="after")
     def _no_open_door(self) -> Self:
@@ -163,6 +192,11 @@ class Settings(BaseSettings):
                 "or LACUNA_ALLOW_ANONYMOUS=true to serve it without keys"
             )
         return self
+
+    @property
+    def keys(self) -> tuple[ApiKey, ...]:
+        """The API keys. One without a name is called `key-N`, by its place in the list from 1."""
+        return _parse_keys(self.api_keys)
 
     @property
     def embedded(self) -> bool:
@@ -184,7 +218,7 @@ class Settings(BaseSettings):
     @property
     def secrets(self) -> tuple[str, ...]:
         """What no log may show: keys, the hub's token, the store's password, encoded and plain."""
-        found = list(self.api_keys)
+        found = [entry.rpartition(":")[2] for entry in self.api_keys]
         if self.hub_token is not None:
             found.append(self.hub_token.get_secret_value())
         if self.redis_url is not None:
@@ -202,6 +236,35 @@ class Settings(BaseSettings):
             for name, value in values.items()
             if value is not None
         }
+
+
+def _parse_keys(entries: tuple[str, ...]) -> tuple[ApiKey, ...]:
+    """The keys of a list.
+
+    Raises:
+        ValueError: names the entry by its place; its text may be a secret.
+    """
+    return tuple(_parse_key(at, entry) for at, entry in enumerate(entries, 1))
+
+
+def _parse_key(at: int, entry: str) -> ApiKey:
+    if ":" not in entry:
+        if entry.lower() in _PLACEHOLDERS or len(entry) < 16:
+            raise ValueError(f"API key {at} is a placeholder or shorter than 16 characters")
+        known = _DIGEST.fullmatch(entry)
+        digest = entry.lower() if known else hashlib.sha256(entry.encode()).hexdigest()
+        return ApiKey(f"key-{at}", "measure", digest)
+    name, role, digest = (*entry.split(":", 2), "")[:3]
+    found = next((one for one in ROLES if one == role), None)
+    if not _KEY_NAME.fullmatch(name):
+        wrong = "the name has 1 to 32 letters, digits and . _ -"
+    elif found is None:
+        wrong = f"the role is one of {', '.join(ROLES)}"
+    elif not _DIGEST.fullmatch(digest):
+        wrong = "the hash is the key's SHA-256, 64 hex digits"
+    else:
+        return ApiKey(name, found, digest.lower())
+    raise ValueError(f"API key {at} is not name:role:hash: {wrong}")
 
 
 def _is_store(url: str) -> bool:

@@ -7,6 +7,7 @@
     │   ├── TooLong                too_long               no
     │   ├── TooLarge               too_large              no
     │   ├── Unauthorized           unauthorized           no
+    │   ├── Forbidden              forbidden              no
     │   └── RateLimited            rate_limited           yes
     ├── ModelError
     │   ├── ModelNotAllowed        model_not_allowed      no
@@ -101,6 +102,12 @@ class Unauthorized(RequestError):
     """No API key, or an unknown one."""
 
     code = "unauthorized"
+
+
+class Forbidden(RequestError):
+    """The role of the API key does not allow this; `detail` names the role needed."""
+
+    code = "forbidden"
 
 
 class RateLimited(RequestError):

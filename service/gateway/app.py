@@ -24,9 +24,10 @@ from service.answers.drift import Drifts
 from service.answers.placements import TokenCounts
 from service.answers.profiles import Policy, Profiles
 from service.gateway import openapi, problems
+from service.gateway.access import ApiKeys, allowed
 from service.gateway.bodies import known_parameters
 from service.gateway.dependencies import Pool, Services, State
-from service.gateway.edge import ApiKeys, BodyLimit, CachedProfiles, Edge
+from service.gateway.edge import BodyLimit, CachedProfiles, Edge
 from service.gateway.metrics import Metrics
 from service.gateway.representations import RepresentationCache, Representations
 from service.gateway.routes import calibrations, jobs, page, profiles, rollouts, status
@@ -106,7 +107,7 @@ def create_app(settings: Settings) -> Gateway:
             Middleware(Edge, metrics=metrics),
             Middleware(
                 ApiKeys,
-                keys=settings.api_keys,
+                keys=settings.keys,
                 per_minute=settings.rate_limit_per_minute,
                 metrics=metrics,
             ),
@@ -125,7 +126,7 @@ def create_app(settings: Settings) -> Gateway:
         status.router,
         problems.router,
     ):
-        app.include_router(router, dependencies=[Depends(known_parameters)])
+        app.include_router(router, dependencies=[Depends(allowed), Depends(known_parameters)])
     # The address of the page may carry parameters that only its script reads.
     app.include_router(page.router)
     openapi.mount_docs(app)

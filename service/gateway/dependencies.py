@@ -31,7 +31,7 @@ from service.answers.profiles import Profiles
 from service.gateway.metrics import Metrics
 from service.gateway.model_metrics import NEWEST, model_metrics
 from service.gateway.representations import Representations
-from service.settings import Settings
+from service.settings import ApiKey, Settings
 from service.store.connection import cancel_tasks
 from service.store.monitoring import store_metrics
 from service.store.queue import JobRecord
@@ -217,8 +217,8 @@ async def _services(request: Request) -> Services:
 
 
 async def _owner(request: Request) -> str | None:
-    owner = request.scope.get("lacuna.owner")
-    return str(owner) if owner else None
+    key: ApiKey | None = request.scope.get("lacuna.key")
+    return None if key is None else key.digest
 
 
 async def _request_id(request: Request) -> str:

@@ -1,4 +1,4 @@
-"""Pure ASGI middleware, from the outside in: Edge, ApiKeys, BodyLimit, CachedProfiles.
+"""Pure ASGI middleware: Edge, then the keys of `access`, then BodyLimit and CachedProfiles.
 
 None of it is the framework's own. `BaseHTTPMiddleware` and `GZipMiddleware` cost more than a cached
 answer, and Starlette's body limit (FastAPI's `max_body_size`) answers in plain text.
@@ -7,13 +7,10 @@ answer, and Starlette's body limit (FastAPI's `max_body_size`) answers in plain 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import logging
 import re
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 
 from starlette.requests import ClientDisconnect
@@ -47,14 +44,6 @@ _SECURITY = [
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
 _POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
-_CALLER_DIGITS = 12
-"""How much of a key's digest the log shows, to tell callers apart."""
-PUBLIC = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
-PUBLIC_PREFIXES = ("/docs/", "/assets/", "/problems/")
-"""Answered without a key: nothing there depends on the caller."""
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-_MAX_BUCKETS = 10_000
-"""Callers whose rate is remembered; the one seen longest ago goes first."""
 _PROFILE = re.compile(r"/v1/profiles/([0-9a-f]{32})(?:\.(json|csv|svg|png))?")
 PROFILE_ROUTE = "/v1/profiles/{profile_id}"
 
@@ -88,6 +77,8 @@ class Edge:
         finally:
             seconds = time.perf_counter() - started
             self.metrics.request(method, _route(inner), reply.status, seconds)
+            if key := inner.get("lacuna.key"):
+                self.metrics.caller(key.name, reply.status)
             _log_access(inner, method, reply.status, seconds)
 
     async def _answer(self, scope: Scope, receive: Receive, reply: _Reply) -> None:
@@ -153,8 +144,8 @@ def _log_access(scope: Scope, method: str, status: int, seconds: float) -> None:
     route = _route(scope)
     fields = {"method": method[:16], "route": route, "status": status}
     fields["milliseconds"] = round(seconds * 1e3, 3)
-    if owner := scope.get("lacuna.owner"):
-        fields["caller"] = owner[:_CALLER_DIGITS]
+    if key := scope.get("lacuna.key"):
+        fields["caller"] = key.name
     log.log(level, "%s %s %d", method[:16], route, status, extra=fields)
 
 
@@ -178,99 +169,6 @@ def _route(scope: Scope) -> str:
     if known is None:
         known = getattr(scope.get("route"), "path", None)
     return known or "unmatched"
-
-
-class ApiKeys:
-    """API keys, and the rate limit per key.
-
-    Args:
-        keys: SHA-256 digests in hex, or plain keys; without any, every caller is allowed.
-        per_minute: requests per key, or per address without keys; 0 is no limit.
-    """
-
-    def __init__(
-        self, app: ASGIApp, keys: Sequence[str], per_minute: int, metrics: Metrics
-    ) -> None:
-        self.app = app
-        self.digests = [_digest_of(key) for key in keys]
-        self.limiter = RateLimiter(per_minute) if per_minute else None
-        self.metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse, or pass the request on with the owner noted in its scope."""
-        if scope["type"] != "http" or is_public(scope["path"]):
-            await self.app(scope, receive, send)
-            return
-        owner = None
-        if self.digests:
-            owner = self._owner(scope)
-            if owner is None:
-                self.metrics.refused.labels("unauthorized").inc()
-                detail = "an API key is required: Authorization: Bearer KEY, or X-API-Key: KEY"
-                await problem(scope, "unauthorized", detail)(scope, receive, send)
-                return
-        scope["lacuna.owner"] = owner
-        if self.limiter is not None:
-            wait = self.limiter.take(owner or (scope.get("client") or ("",))[0])
-            if wait > 0:
-                self.metrics.refused.labels("rate_limited").inc()
-                detail = f"more than {self.limiter.per_minute} requests per minute"
-                refusal = problem(scope, "rate_limited", detail, retry_after=wait)
-                await refusal(scope, receive, send)
-                return
-        await self.app(scope, receive, send)
-
-    def _owner(self, scope: Scope) -> str | None:
-        """The digest of the presented key if it is known; compares with every key."""
-        presented = _presented(scope)
-        if presented is None:
-            return None
-        digest = hashlib.sha256(presented).hexdigest().encode()
-        hits = [hmac.compare_digest(digest, known) for known in self.digests]
-        return digest.decode() if any(hits) else None
-
-
-def is_public(path: str) -> bool:
-    """Whether a path is answered without an API key."""
-    return path in PUBLIC or path.startswith(PUBLIC_PREFIXES)
-
-
-def _digest_of(key: str) -> bytes:
-    if _DIGEST.fullmatch(key):
-        return key.encode()
-    return hashlib.sha256(key.encode()).hexdigest().encode()
-
-
-def _presented(scope: Scope) -> bytes | None:
-    for name, value in scope["headers"]:
-        if name == b"x-api-key" and value:
-            return bytes(value)
-        if name == b"authorization" and value[:7].lower() == b"bearer ":
-            return bytes(value[7:].strip())
-    return None
-
-
-class RateLimiter:
-    """A token bucket per caller. N gateway processes allow N times the rate.
-
-    Args:
-        per_minute: requests.
-    """
-
-    def __init__(self, per_minute: int) -> None:
-        self.per_minute = per_minute
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def take(self, caller: str, now: float | None = None) -> float:
-        """Take one token; returns 0, or without a token the seconds until there is one."""
-        now = time.monotonic() if now is None else now
-        level, since = self._buckets.pop(caller, (float(self.per_minute), now))
-        level = min(float(self.per_minute), level + (now - since) * self.per_minute / 60)
-        wait = 0.0 if level >= 1 else (1 - level) * 60 / self.per_minute
-        self._buckets[caller] = (level - 1 if level >= 1 else level, now)
-        if len(self._buckets) > _MAX_BUCKETS:
-            self._buckets.popitem(last=False)
-        return wait
 
 
 class BodyLimit:

@@ -78,8 +78,14 @@ class Metrics:
         )
         self.refused = Counter(
             "lacuna_requests_refused",
-            "Requests refused before routing.",
+            "Requests refused for their key, its role or its rate.",
             ("reason",),
+            registry=self.registry,
+        )
+        callers = Counter(
+            "lacuna_caller_requests",
+            "Requests answered, by the name of the API key and the class of the status.",
+            ("caller", "status"),
             registry=self.registry,
         )
         self.cache_hits = Counter(
@@ -92,6 +98,10 @@ class Metrics:
         @lru_cache(maxsize=4096)
         def child(method: str, route: str, status: int) -> tuple[_Countable, _Observable]:
             return requests.labels(method, route, str(status)), seconds.labels(route)
+
+        @lru_cache(maxsize=4096)
+        def of_caller(caller: str, status: str) -> _Countable:
+            return callers.labels(caller, status)
 
         self._placements = Counter(
             "lacuna_placements",
@@ -106,7 +116,7 @@ class Metrics:
             buckets=_GAINS,
             registry=self.registry,
         )
-        self._child = child
+        self._child, self._of_caller = child, of_caller
         self._submissions = submissions
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -114,6 +124,10 @@ class Metrics:
         count, histogram = self._child(method if method in _METHODS else "other", route, status)
         count.inc()
         histogram.observe(seconds)
+
+    def caller(self, name: str, status: int) -> None:
+        """Count one answered request of a key, by its name."""
+        self._of_caller(name, f"{status // 100}xx").inc()
 
     def placement(self, answer: PlacementResponse) -> None:
         """Count one placement: what was advised, and the gain where it has an interval."""

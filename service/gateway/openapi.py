@@ -23,6 +23,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
+from service.gateway.access import ROLE_MEMBER, is_public
 from service.gateway.bodies import REQUEST_MODELS
 from service.gateway.problems import Problem, problem_responses
 
@@ -88,6 +89,10 @@ def _finish(path: str, method: str, operation: dict[str, Any]) -> None:
         .replace("}", "")
         .replace("-", "_")
     )
+    if not is_public(path):
+        role = operation.setdefault(ROLE_MEMBER, "read")
+        said = operation.get("description", "")
+        operation["description"] = f"{said}\n\nWith keys switched on: role `{role}`.".strip()
     for given in operation["responses"].values():
         # OpenAPI 3.1, which most tools read, has no `itemSchema`: describe one event.
         if "text/event-stream" in given.get("content", {}):

@@ -36,6 +36,7 @@ STATUS: dict[str, int] = {
     "too_long": 422,
     "too_large": 422,
     "unauthorized": 401,
+    "forbidden": 403,
     "rate_limited": 429,
     "model_not_allowed": 403,
     "model_not_found": 404,
@@ -179,7 +180,7 @@ def problem(
     if retry_after is not None:
         extra["Retry-After"] = str(max(1, math.ceil(retry_after)))
     if status == HTTPStatus.UNAUTHORIZED:
-        extra["WWW-Authenticate"] = "Bearer"
+        extra.setdefault("WWW-Authenticate", "Bearer")
     body = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
     return Response(body, status, extra, MEDIA_TYPE)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -27,6 +28,7 @@ SECRETS = {
     "REDIS_PASSWORD": "redis-secret-0123456789",
     "LACUNA_API_KEYS": "caller-key-0123456789",
     "LACUNA_METRICS_KEY": "metrics-key-0123456789",
+    "LACUNA_METRICS_KEY_SHA256": hashlib.sha256(b"metrics-key-0123456789").hexdigest(),
     "GRAFANA_PASSWORD": "grafana-secret-0123456789",
 }
 OURS = ("gateway", "worker-cpu", "worker-gpu")
@@ -196,8 +198,9 @@ def test_every_setting_is_one_that_exists(services: dict[str, dict[str, Any]]) -
 def test_prometheus_gets_the_key_that_the_gateway_takes(
     services: dict[str, dict[str, Any]],
 ) -> None:
-    keys = services["gateway"]["environment"]["LACUNA_API_KEYS"].split(",")
-    assert keys == [SECRETS["LACUNA_API_KEYS"], SECRETS["LACUNA_METRICS_KEY"]]
+    keys = Settings(api_keys=services["gateway"]["environment"]["LACUNA_API_KEYS"]).keys
+    assert [(key.name, key.role) for key in keys] == [("key-1", "measure"), ("prometheus", "read")]
+    assert keys[1].digest == SECRETS["LACUNA_METRICS_KEY_SHA256"]
     assert "secrets" not in services["prometheus"]  # Compose refuses them: its root is read-only
 
 

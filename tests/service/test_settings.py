@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,52 @@ def test_another_address_needs_keys_or_a_word() -> None:
 def test_placeholders_are_refused(key: str) -> None:
     with pytest.raises(ValidationError, match="placeholder"):
         Settings(api_keys=(key,))
+
+
+HASH = "0123456789abcdef" * 4
+
+
+def test_a_key_has_a_name_a_role_and_a_hash() -> None:
+    keys = Settings(api_keys=f"dash:read:{HASH.upper()}, {KEY}, {HASH[::-1]}").keys
+    assert [(key.name, key.role) for key in keys] == [
+        ("dash", "read"),
+        ("key-2", "measure"),
+        ("key-3", "measure"),
+    ]
+    assert keys[0].digest == HASH
+    assert keys[1].digest == hashlib.sha256(KEY.encode()).hexdigest()
+    assert keys[2].digest == HASH[::-1]
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (f"a:read:{HASH},a:admin:{HASH[::-1]}", "API keys 1 and 2 have the name a"),
+        (f"a:read:{HASH},b:admin:{HASH.upper()}", "API keys 1 and 2 have the same key"),
+        (f"a:read:{HASH},{HASH}", "API keys 1 and 2 have the same key"),
+        (f"{KEY},{KEY}", "API keys 1 and 2 have the same key"),
+        (f"key-2:read:{HASH},{KEY}", "API keys 1 and 2 have the name key-2"),
+        (f"{KEY},a:reader:{HASH}", "API key 2 is not name:role:hash: the role is one of read,"),
+        (f"a:read:{HASH[1:]}", "API key 1 is not name:role:hash: the hash is"),
+        (f"a:read:{KEY}", "the hash is the key's SHA-256, 64 hex digits"),
+        (f"a:read:{HASH}:x", "the hash is the key's SHA-256, 64 hex digits"),
+        ("a-plain-key:with-a-colon", "API key 1 is not name:role:hash: the role is one of"),
+        (f":read:{HASH}", "the name has 1 to 32 letters"),
+        (f"two words:read:{HASH}", "the name has 1 to 32 letters"),
+    ],
+)
+def test_a_wrong_list_of_keys_is_refused_without_showing_it(keys: str, said: str) -> None:
+    with pytest.raises(ValidationError) as refusal:
+        Settings(api_keys=keys)
+    (error,) = refusal.value.errors()
+    assert said in error["msg"]
+    assert "\n" not in error["msg"]
+    for secret in (KEY, HASH, "with-a-colon"):
+        assert secret not in str(refusal.value)
+
+
+def test_the_hash_of_a_named_key_is_a_secret_and_its_name_is_not() -> None:
+    assert Settings(api_keys=f"dash:read:{HASH}").secrets == (HASH,)
 
 
 def test_an_empty_variable_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,10 +151,7 @@ def test_addresses_of_every_kind(url: str) -> None:
 
 
 def test_a_digest_may_have_capitals() -> None:
-    assert Settings(api_keys=("A" * 64, "A-Key-Of-Sixteen")).api_keys == (
-        "a" * 64,
-        "A-Key-Of-Sixteen",
-    )
+    assert Settings(api_keys=("A" * 64,)).keys[0].digest == "a" * 64
 
 
 def test_every_setting_is_explained() -> None:

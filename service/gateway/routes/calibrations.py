@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends
 
 from lacuna.contract.calibrations import Calibration, CalibrationRequest
 from service.answers.calibrations import calibrate
+from service.gateway.access import needs
 from service.gateway.bodies import body_of, openapi_body
 from service.gateway.dependencies import ServicesHere
 from service.gateway.problems import problem_responses
@@ -18,8 +19,8 @@ router = APIRouter(prefix="/v1/calibrations", tags=["placements"])
 @router.post(
     "",
     summary="Calibrate scores",
-    openapi_extra=openapi_body(CalibrationRequest),
-    responses=problem_responses(401, 408, 413, 415, 422, 429),
+    openapi_extra=openapi_body(CalibrationRequest) | needs("place"),
+    responses=problem_responses(401, 403, 408, 413, 415, 422, 429),
 )
 async def fit(
     body: Annotated[CalibrationRequest, Depends(body_of(CalibrationRequest))],

@@ -10,6 +10,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from lacuna.contract.errors import JobNotFound, StoreUnavailable
 from lacuna.contract.jobs import TERMINAL, Job
+from service.gateway.access import needs
 from service.gateway.dependencies import (
     JobId,
     OpenWait,
@@ -44,9 +45,10 @@ async def read(
 @router.delete(
     "/{job_id}",
     summary="Withdraw a job",
+    openapi_extra=needs("measure"),
     responses={
         202: {"model": Job, "description": "It stops at its next check."},
-        **problem_responses(401, 404, 422, 429, 503),
+        **problem_responses(401, 403, 404, 422, 429, 503),
     },
 )
 async def cancel(job_id: JobId, services: ServicesHere, owner: Owner, response: Response) -> Job:

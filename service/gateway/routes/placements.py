@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 
 from lacuna.contract.placements import PlacementRequest, PlacementResponse
+from service.gateway.access import needs
 from service.gateway.bodies import body_of, openapi_body
 from service.gateway.dependencies import ServicesHere
 from service.gateway.problems import problem_responses
@@ -17,8 +18,8 @@ router = APIRouter(prefix="/v1/placements", tags=["placements"])
 @router.post(
     "",
     summary="Order the chunks of a prompt",
-    openapi_extra=openapi_body(PlacementRequest),
-    responses=problem_responses(401, 404, 408, 413, 415, 422, 429, 503),
+    openapi_extra=openapi_body(PlacementRequest) | needs("place"),
+    responses=problem_responses(401, 403, 404, 408, 413, 415, 422, 429, 503),
 )
 async def place(
     body: Annotated[PlacementRequest, Depends(body_of(PlacementRequest))], services: ServicesHere

@@ -22,6 +22,7 @@ from lacuna.contract.profiles import (
     Source,
 )
 from service import logs
+from service.gateway.access import needs
 from service.gateway.bodies import body_of, openapi_body
 from service.gateway.dependencies import (
     Bins,
@@ -61,7 +62,7 @@ _RETRY_SECONDS = 2
     "",
     summary="Ask for a profile",
     response_model=Profile,
-    openapi_extra=openapi_body(ProfileRequest),
+    openapi_extra=openapi_body(ProfileRequest) | needs("measure"),
     responses={
         200: {"description": "The profile: it was known, or ready within `Prefer: wait`."},
         202: {"model": Job, "description": "Queued or running; `Location` is the job."},
@@ -198,7 +199,8 @@ async def series(services: ServicesHere, profile_id: ProfileId, bins: Bins = Non
     "/{profile_id}/pin",
     summary="Pin a profile",
     status_code=204,
-    responses=problem_responses(401, 404, 422, 429, 503),
+    openapi_extra=needs("admin"),
+    responses=problem_responses(401, 403, 404, 422, 429, 503),
 )
 async def pin(services: ServicesHere, profile_id: ProfileId) -> Response:
     """Keep a profile from eviction until it is unpinned or deleted."""
@@ -210,7 +212,8 @@ async def pin(services: ServicesHere, profile_id: ProfileId) -> Response:
     "/{profile_id}/pin",
     summary="Unpin a profile",
     status_code=204,
-    responses=problem_responses(401, 404, 422, 429, 503),
+    openapi_extra=needs("admin"),
+    responses=problem_responses(401, 403, 404, 422, 429, 503),
 )
 async def unpin(services: ServicesHere, profile_id: ProfileId) -> Response:
     """Let a profile be evicted again. Also succeeds if it was not pinned."""
@@ -219,7 +222,10 @@ async def unpin(services: ServicesHere, profile_id: ProfileId) -> Response:
 
 
 @router.delete(
-    "/{profile_id}", status_code=204, responses=problem_responses(401, 404, 422, 429, 503)
+    "/{profile_id}",
+    status_code=204,
+    openapi_extra=needs("admin"),
+    responses=problem_responses(401, 403, 404, 422, 429, 503),
 )
 async def delete(services: ServicesHere, profile_id: ProfileId) -> Response:
     """Delete a profile. Asking for it again measures it again."""

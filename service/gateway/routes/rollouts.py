@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Response
 
 from lacuna.contract.rollouts import RolloutRequest, RolloutResponse
 from service.answers import rollouts
+from service.gateway.access import needs
 from service.gateway.bodies import body_of, openapi_body
 from service.gateway.dependencies import ServicesHere
 from service.gateway.problems import problem_responses
@@ -19,8 +20,8 @@ router = APIRouter(prefix="/v1/rollouts", tags=["theory"])
     "",
     summary="Predict from an architecture",
     response_model=RolloutResponse,
-    openapi_extra=openapi_body(RolloutRequest),
-    responses=problem_responses(401, 408, 413, 415, 422, 429),
+    openapi_extra=openapi_body(RolloutRequest) | needs("place"),
+    responses=problem_responses(401, 403, 408, 413, 415, 422, 429),
 )
 async def roll_out(
     body: Annotated[RolloutRequest, Depends(body_of(RolloutRequest))], services: ServicesHere

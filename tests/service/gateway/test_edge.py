@@ -10,10 +10,12 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from lacuna.contract.errors import PayloadTooLarge
+from service.gateway.access import ApiKeys
 from service.gateway.bodies import BodyTooSlow
-from service.gateway.edge import MAX_HEADERS, MAX_TARGET, ApiKeys, BodyLimit, CachedProfiles, Edge
+from service.gateway.edge import MAX_HEADERS, MAX_TARGET, BodyLimit, CachedProfiles, Edge
 from service.gateway.metrics import Metrics
 from service.gateway.representations import RepresentationCache, represent
+from service.settings import ApiKey
 
 ID = "a" * 32
 
@@ -67,7 +69,8 @@ async def test_what_is_not_http_passes_through(kind: str) -> None:
 
     metrics = Metrics()
     stack = CachedProfiles(app, RepresentationCache(), metrics)
-    stack = Edge(ApiKeys(BodyLimit(stack, 10), ["k" * 16], 1, metrics), metrics)  # type: ignore[assignment]
+    keys = [ApiKey("key-1", "measure", "0" * 64)]
+    stack = Edge(ApiKeys(BodyLimit(stack, 10), keys, 1, metrics), metrics)  # type: ignore[assignment]
     await call(stack, {"type": kind})
     assert seen == [{"type": kind}]
 
