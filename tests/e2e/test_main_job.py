@@ -21,7 +21,9 @@ pytestmark = pytest.mark.skipif(
 
 
 def profile_smollm2(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    request = json.dumps({"predictions": ["attention_only", "residual", "cesaro"]})
+    request = json.dumps(
+        {"predictions": ["attention_only", "residual", "cesaro"], "documents": {"count": 24}}
+    )
     data = folder / "data"
     if not data.exists():
         # A store of its own, but the weights that an earlier run converted.

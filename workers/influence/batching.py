@@ -271,7 +271,7 @@ class MemoryEstimate:
         if self.quadratic <= 0:
             return int(available / max(self.linear, 1.0))
         root = math.sqrt(self.linear**2 + 4 * self.quadratic * available)
-        return int((root - self.linear) / (2 * self.quadratic))
+        return int(2 * available / (root + self.linear))  # root - linear would lose its digits
 
 
 def estimate_memory(loaded: LoadedModel, ids: Tensor, keep: int = 1) -> MemoryEstimate:
