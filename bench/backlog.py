@@ -20,7 +20,7 @@ from pathlib import Path
 from gateway import KEY, gateway, running
 
 from service.local import store as embedded
-from service.store.claims import ClaimStore, Outcome
+from service.store.claims import ClaimStore, ProfileOutcome
 from service.store.connection import connect, connect_async
 from service.store.queue import JobStore
 
@@ -74,7 +74,7 @@ def drain(url: str, stop: threading.Event, per_second: float) -> None:
     claims = ClaimStore(connect(url), name="bench", queues=["cpu"])
     while not stop.wait(1 / per_second) and (claim := claims.claim()) is not None:
         body = b"x" * 8_000
-        claims.finish(claim, Outcome(claim.job_id, body, b"{}", b'{"model": "m"}'))
+        claims.finish(claim, ProfileOutcome(claim.job_id, body, b"{}", b'{"model": "m"}'))
 
 
 async def states(url: str) -> Counter[str]:

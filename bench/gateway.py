@@ -30,7 +30,7 @@ import psutil
 
 from lacuna.contract.models import WorkerModels
 from service.local import store as embedded
-from service.store.claims import ClaimStore, Outcome
+from service.store.claims import ClaimStore, ProfileOutcome
 from service.store.connection import connect
 
 KEY = "bench-key-0123456789"
@@ -202,7 +202,7 @@ def store_profile(client: httpx.Client, worker: ClaimStore, size: int) -> tuple[
     envelope = b'{"created_at":"2026-01-01T00:00:00Z"}'
     document = f'{{"id":"{identifier}","influence":{numbers}}}'.encode()
     summary = {"id": identifier, "model": "preset:gpt2"}
-    outcome = Outcome(identifier, document, envelope, json.dumps(summary).encode())
+    outcome = ProfileOutcome(identifier, document, envelope, json.dumps(summary).encode())
     assert worker.finish(claim, outcome) == "ok"
     return identifier, body
 
@@ -262,7 +262,7 @@ async def open_waits(server: Server, worker: ClaimStore, count: int) -> bool:
     claim = worker.claim()
     assert claim is not None
     document = f'{{"id":"{WAITED}"}}'.encode()
-    outcome = Outcome(WAITED, document, b'{"b":1}', b'{"model":"preset:gpt2"}')
+    outcome = ProfileOutcome(WAITED, document, b'{"b":1}', b'{"model":"preset:gpt2"}')
     before = sum(server.process.cpu_times()[:2])
     finished = time.perf_counter()
     await asyncio.to_thread(worker.finish, claim, outcome)

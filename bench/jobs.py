@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from service.local import store
-from service.store.claims import ClaimStore, Outcome
+from service.store.claims import ClaimStore, ProfileOutcome
 from service.store.connection import connect, connect_async
 from service.store.queue import JobStore
 
@@ -58,7 +58,7 @@ async def gateway(jobs: JobStore) -> None:
 
 def worker(claims: ClaimStore) -> None:
     whole: dict[str, list[float]] = {"claim": [], "beat": [], "finish": []}
-    outcome = Outcome(name(0), b"x" * 8_000, b"{}", b'{"model": "m"}')
+    outcome = ProfileOutcome(name(0), b"x" * 8_000, b"{}", b'{"model": "m"}')
     for _ in range(REPEATS):
         start = time.perf_counter()
         claim = claims.claim()
@@ -109,7 +109,7 @@ async def open_waits(jobs: JobStore, claims: ClaimStore) -> None:
 
 
 def end_all(claims: ClaimStore) -> None:
-    outcome = Outcome(name(0), b"x", b"{}", b'{"model": "m"}')
+    outcome = ProfileOutcome(name(0), b"x", b"{}", b'{"model": "m"}')
     while (claim := claims.claim()) is not None:
         claims.finish(claim, outcome)
 

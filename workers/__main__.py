@@ -21,6 +21,7 @@ from service.settings import Settings
 from service.store.claims import ClaimStore
 from service.store.connection import connect, durability_problem, is_outage, policy_problem
 from service.store.keys import QueueName
+from service.store.kinds import needs
 from service.store.profiles import StoredProfile, publish_tokenizer, read_profile
 from workers.faults import EXIT_CONFIG, EXIT_DEVICE, Misconfigured
 from workers.loop import Handler, Worker
@@ -59,11 +60,12 @@ def main(make_handler: Callable[[Settings], Handler] | None = None) -> int:
 def run(settings: Settings, handler: Handler) -> int:
     """Serve the queue with a handler until a signal; return the exit status."""
     client = connect(settings.store_url)
-    device = handler.describe().device
+    offered = handler.describe()
     store = ClaimStore(
         client,
         name=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}",
-        queues=queues_of(settings, device),
+        queues=queues_of(settings, offered.device),
+        knows=[needs(kind) for kind in offered.kinds],
         lease=settings.lease_seconds,
         max_attempts=settings.max_attempts,
         job_ttl=settings.job_ttl,

@@ -14,15 +14,14 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydantic import ValidationError
-
+from lacuna.contract.base import Wire
 from lacuna.contract.errors import (
     InternalError,
-    InvalidRequest,
     LacunaError,
     ModelError,
     OutOfMemory,
 )
+from lacuna.contract.experiment_requests import ExperimentRequest
 from lacuna.contract.jobs import Failure
 from lacuna.contract.profile_requests import ProfileRequest
 
@@ -62,24 +61,20 @@ class Fatal:
     reason: str
 
 
-def classify(error: BaseException, request: ProfileRequest | None = None) -> Failure | Fatal:
+def classify(error: BaseException, request: Wire | None = None) -> Failure | Fatal:
     """What an exception means for the job and for this process.
 
     Args:
         error: what the handler raised.
-        request: the job's request, if it could be read; the message about memory names its length.
+        request: the job's request; the message about memory names its length.
 
     Returns:
         The job's failure, or `Fatal` when this process can run no further job.
     """
     if isinstance(error, LacunaError):
         return _failure(error)
-    if isinstance(error, ValidationError):
-        detail = f"this worker cannot read the request: {error.error_count()} fields are at fault"
-        return _failure(InvalidRequest(detail))
     if is_out_of_memory(error):
-        field = None if request is None else "sequence_length"
-        return _failure(OutOfMemory(_memory_sentence(request), field=field))
+        return _failure(_memory_fault(request))
     if isinstance(error, DeviceBroken) or _device_broken(error):
         return Fatal(EXIT_DEVICE, f"{type(error).__name__}: {error}")
     return _failure(InternalError(f"{type(error).__name__} in the worker; its log says more"))
@@ -101,12 +96,17 @@ def _failure(error: LacunaError) -> Failure:
     return Failure(code=error.code, detail=error.detail, retryable=error.retryable, field=field)
 
 
-def _memory_sentence(request: ProfileRequest | None) -> str:
-    if request is None:
-        return "the device ran out of memory"
+def _memory_fault(request: Wire | None) -> OutOfMemory:
+    if isinstance(request, ExperimentRequest):
+        return OutOfMemory(
+            "the device ran out of memory; try shorter or fewer chunks", field="questions"
+        )
+    if not isinstance(request, ProfileRequest):
+        return OutOfMemory("the device ran out of memory")
     length = request.sequence_length
     hint = f"; try sequence_length {length // 2} or less" if length > 1 else ""
-    return f"the device ran out of memory at sequence_length {length}{hint}"
+    detail = f"the device ran out of memory at sequence_length {length}{hint}"
+    return OutOfMemory(detail, field="sequence_length")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

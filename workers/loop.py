@@ -7,6 +7,7 @@ Start at `Worker.run`. What happens when something goes wrong:
     this process freezes    the same; when it wakes its lease is lost, so it cannot write
     Redis goes away         the job continues; its result is written to disk and sent later
     the job raises          the job fails with a reason (`faults.classify`)
+    the job is unreadable   it is given back, aside: a newer worker may read it
     the device breaks       the process ends with `faults.EXIT_DEVICE`; another runs the job
     SIGTERM                 the job ends within the grace period, or it is given back
 """
@@ -16,14 +17,16 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import Protocol
+from typing import Final, Protocol
 
 import redis
+from lacuna.contract.experiment_requests import ExperimentRequest
+from pydantic import ValidationError
 
-from lacuna.contract.jobs import Failure
+from lacuna.contract.jobs import Failure, JobKind
 from lacuna.contract.models import WorkerModels
 from lacuna.contract.profile_requests import ProfileRequest
 from service import logs
@@ -43,6 +46,12 @@ from workers.results import PendingResults, Results
 
 log = logging.getLogger(__name__)
 
+JobRequest = ProfileRequest | ExperimentRequest
+_REQUESTS: Final[Mapping[JobKind, type[JobRequest]]] = {
+    "profile": ProfileRequest,
+    "experiment": ExperimentRequest,
+}
+
 MEND_SECONDS = 600.0
 """How often the worker repairs what crashed processes left in the queue."""
 FORGET_SECONDS = 60.0
@@ -57,17 +66,19 @@ class Capabilities:
         device: "cpu", "cuda" or "cuda:N".
         warm: ids of the models in its memory.
         local: names of the local models that it can load.
+        kinds: of jobs that it runs.
     """
 
     device: str
     warm: Sequence[str] = ()
     local: Sequence[str] = ()
+    kinds: Sequence[JobKind] = ("profile",)
 
 
 class Handler(Protocol):
     """Runs one job."""
 
-    def __call__(self, request: ProfileRequest, context: JobContext) -> Outcome:
+    def __call__(self, request: JobRequest, context: JobContext) -> Outcome:
         """Measure; call `context.check()` several times a second and let its exceptions through."""
 
     def describe(self) -> Capabilities:
@@ -163,11 +174,15 @@ class Worker:
             self._store.mend()
 
     def _run_job(self, claim: Claim) -> Fatal | None:
-        log.info("job starts", extra={"attempt": claim.attempt})
-        context, request, started = self._keeper.hold(claim), None, time.monotonic()
+        request = understood(claim)
+        if request is None:
+            log.warning("the job is given back: another version made it")
+            self._results.report(lambda: self._store.release(claim, declined=True))
+            return None
+        log.info("job starts", extra={"attempt": claim.attempt, "kind": claim.kind})
+        context, started = self._keeper.hold(claim), time.monotonic()
         completed = False
         try:
-            request = ProfileRequest.model_validate_json(claim.request)
             outcome = self._handler(request, context)
             completed = True
             settled = self._results.record(claim, outcome)
@@ -216,3 +231,16 @@ class Worker:
             self._store.farewell()
         except (redis.RedisError, OSError):
             log.info("could not say goodbye; the registration expires by itself")
+
+
+def understood(claim: Claim) -> JobRequest | None:
+    """The request of a job; None when this version reads it otherwise than the one that queued it.
+
+    It does when a field or a value is unknown here, and when the request has another name here:
+    then the same words mean other numbers.
+    """
+    try:
+        request = _REQUESTS[claim.kind].model_validate_json(claim.request)
+    except (KeyError, ValidationError):
+        return None
+    return request if request.job_id == claim.identity else None

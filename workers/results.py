@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import logging
@@ -13,10 +14,18 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import redis
 
-from service.store.claims import Claim, ClaimStore, Outcome, Settled
+from service.store.claims import (
+    Claim,
+    ClaimStore,
+    ExperimentOutcome,
+    Outcome,
+    ProfileOutcome,
+    Settled,
+)
 from service.store.connection import is_outage
 from workers.lease import Shutdown
 
@@ -139,10 +148,7 @@ class PendingResults:
         path = self._folder / f"{claim.job_id}-{claim.token.rpartition('/')[2]}.json"
         document = {
             "claim": {"job_id": claim.job_id, "token": claim.token, "attempt": claim.attempt},
-            "outcome": {
-                key: value.decode() if isinstance(value, bytes) else value
-                for key, value in asdict(outcome).items()
-            },
+            "outcome": _to_json(outcome),
         }
         partial = path.with_suffix(".partial")
         with open(partial, "w", encoding="utf-8", opener=_private) as file:
@@ -200,12 +206,29 @@ def _private(path: str, flags: int) -> int:
 
 def _read(path: Path) -> PendingResult:
     document = json.loads(path.read_text(encoding="utf-8"))
-    claim, outcome = document["claim"], document["outcome"]
-    parts = {name: outcome[name].encode() for name in ("body", "envelope", "summary")}
-    found = PendingResult(
+    claim = document["claim"]
+    return PendingResult(
         Claim(str(claim["job_id"]), str(claim["token"]), b"", int(claim["attempt"]), ""),
-        Outcome(profile_id=str(outcome["profile_id"]), **parts),
+        _from_json(document["outcome"]),
         path,
     )
-    _ = found.outcome.model  # `finish` reads it: a summary without one must fail here
+
+
+def _to_json(outcome: Outcome) -> dict[str, Any]:
+    if isinstance(outcome, ExperimentOutcome):
+        rows = base64.b64encode(outcome.rows).decode()
+        return {"result": outcome.result.decode(), "rows": rows}
+    return {
+        key: value.decode() if isinstance(value, bytes) else value
+        for key, value in asdict(outcome).items()
+    }
+
+
+def _from_json(kept: dict[str, Any]) -> Outcome:
+    if "result" in kept:
+        rows = base64.b64decode(kept["rows"], validate=True)
+        return ExperimentOutcome(result=kept["result"].encode(), rows=rows)
+    parts = {name: kept[name].encode() for name in ("body", "envelope", "summary")}
+    found = ProfileOutcome(profile_id=str(kept["profile_id"]), **parts)
+    _ = found.model  # `finish` reads it: a summary without one must fail here
     return found

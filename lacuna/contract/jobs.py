@@ -9,6 +9,7 @@ from pydantic import Field
 from lacuna.contract.base import Digest, Fraction, Wire
 
 JobState = Literal["queued", "running", "done", "failed", "cancelled"]
+JobKind = Literal["profile", "experiment"]
 TERMINAL: frozenset[JobState] = frozenset({"done", "failed", "cancelled"})
 
 
@@ -29,6 +30,8 @@ class Job(Wire):
     """One job as its owner sees it. Times are ISO 8601 in UTC."""
 
     id: Digest
+    kind: JobKind = "profile"
+    """What it makes."""
     state: JobState
     attempt: int = Field(ge=0)
     """How often a worker has taken it."""
@@ -39,7 +42,9 @@ class Job(Wire):
     eta_seconds: float | None
     failure: Failure | None
     profile: str | None
-    """Address of the result once done."""
+    """Address of the result of a profile's job once done."""
+    experiment: str | None = None
+    """Address of the result of an experiment once done; it goes when the job's record does."""
     created_at: str
     started_at: str | None
     finished_at: str | None
@@ -51,5 +56,10 @@ class Job(Wire):
 
     @property
     def profile_id(self) -> str | None:
-        """Id of the result once done."""
+        """Id of the profile once done."""
         return None if self.profile is None else self.profile.rpartition("/")[2]
+
+    @property
+    def experiment_id(self) -> str | None:
+        """Id of the experiment once done."""
+        return None if self.experiment is None else self.experiment.rpartition("/")[2]

@@ -85,6 +85,9 @@ class WorkerModels(Wire):
     """Models in its memory now."""
     local: list[str]
     """`local:` names that it can load."""
+    knows: list[str] = Field(default_factory=list)
+    """The kinds of jobs that it runs, each with its version, as `kind/version/id`. Jobs that need
+    another version wait for a worker of that version."""
 
 
 class ModelCatalogue(Wire):

@@ -26,11 +26,13 @@ from lacuna.contract.errors import (
     TooLarge,
     TooLong,
 )
+from lacuna.contract.jobs import JobKind
 from lacuna.contract.models import ModelCatalogue, WorkerModels
 from lacuna.contract.profile_requests import ProfileRequest, cost
 from lacuna.contract.profiles import ProfilePage
+from service.store import kinds
 from service.store.keys import QueueName
-from service.store.monitoring import live_workers, served_queues
+from service.store.monitoring import Served, live_workers, served_queues
 from service.store.profiles import ProfileStore, StoredProfile, profile_not_found
 from service.store.queue import JobRecord, JobStore, Submission
 
@@ -56,6 +58,18 @@ class Policy:
     max_cost: float
     max_cost_gpu: float
 
+    def admit(self, model: str) -> None:
+        """Refuse a model that the allow-list does not have.
+
+        Raises:
+            ModelNotAllowed: no pattern matches.
+        """
+        if not any(fnmatchcase(model, pattern) for pattern in self.allowed_models):
+            raise ModelNotAllowed(
+                "this service does not admit the model; GET /v1/models lists what it can load",
+                field="model",
+            )
+
 
 @dataclass
 class Profiles:
@@ -70,7 +84,7 @@ class Profiles:
     policy: Policy
     clock: Callable[[], float] = time.monotonic
     _workers: tuple[float, list[WorkerModels]] = (-1e9, [])
-    _served: frozenset[QueueName] = frozenset()
+    _served: Served = frozenset()
     _asking: asyncio.Future[list[WorkerModels]] | None = None
 
     async def submit(self, request: ProfileRequest, owner: str | None, trace: str) -> Submission:
@@ -87,9 +101,9 @@ class Profiles:
             TooLarge: it costs more than its queue allows.
             QueueFull: too many wait already.
         """
-        self._check_model(request)
+        self.policy.admit(request.model)
         refuse_unmeasurable(request)
-        queue = await self._queue()
+        queue = await self.queue("profile")
         limit = self.policy.max_cost_gpu if queue == "gpu" else self.policy.max_cost
         refuse_too_costly(request, limit, queue)
         return await self.jobs.submit(
@@ -191,17 +205,13 @@ class Profiles:
         self._workers = (self.clock(), known)
         return known
 
-    def _check_model(self, request: ProfileRequest) -> None:
-        if not any(fnmatchcase(request.model, pattern) for pattern in self.policy.allowed_models):
-            raise ModelNotAllowed(
-                "this service does not admit the model; GET /v1/models lists what it can load",
-                field="model",
-            )
-
-    async def _queue(self) -> QueueName:
-        """The GPU queue while a GPU worker lives or may be restarting, else the CPU queue."""
-        lives = any(worker.queue == "gpu" for worker in await self.live_workers())
-        return "gpu" if lives or "gpu" in self._served else "cpu"
+    async def queue(self, kind: JobKind) -> QueueName:
+        """The GPU queue while a GPU worker for this kind lives or may be restarting, else the CPU
+        queue."""
+        needed = kinds.needs(kind)
+        workers = await self.live_workers()
+        lives = any(worker.queue == "gpu" and needed in worker.knows for worker in workers)
+        return "gpu" if lives or ("gpu", kind) in self._served else "cpu"
 
 
 def is_pinned(request: ProfileRequest) -> bool:

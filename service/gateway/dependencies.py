@@ -197,11 +197,21 @@ def profile_address(profile_id: str) -> str:
     return f"/v1/profiles/{profile_id}"
 
 
+def experiment_address(job_id: str) -> str:
+    """Where the result of an experiment is read."""
+    return f"/v1/experiments/{job_id}"
+
+
 def job_answer(record: JobRecord) -> Job:
-    """A job as the API answers it: with its profile's address in place of the id."""
+    """A job as the API answers it: with its result's address in place of the id."""
     fields = dict(vars(record))
     profile_id = fields.pop("profile_id")
-    return Job(**fields, profile=None if profile_id is None else profile_address(profile_id))
+    done = record.kind == "experiment" and record.state == "done"
+    return Job(
+        **fields,
+        profile=None if profile_id is None else profile_address(profile_id),
+        experiment=experiment_address(record.id) if done else None,
+    )
 
 
 class State(TypedDict):

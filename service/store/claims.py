@@ -15,9 +15,9 @@ from typing import Any, Final, Literal, cast
 
 import redis
 
-from lacuna.contract.jobs import Failure
+from lacuna.contract.jobs import Failure, JobKind
 from lacuna.contract.models import WorkerModels
-from service.store import keys
+from service.store import keys, kinds
 from service.store.connection import BLOCK_SECONDS, ROUTE, lua_arguments, lua_source
 
 log = logging.getLogger(__name__)
@@ -35,11 +35,14 @@ class Claim:
     request: bytes
     attempt: int
     trace: str
+    kind: JobKind = "profile"
+    identity: str = ""
+    """Content address of the request, as the gateway that queued it computed it."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a finished job leaves behind, each part as JSON bytes.
+class ProfileOutcome:
+    """What the job of a profile leaves behind, each part as JSON bytes.
 
     Attributes:
         profile_id: content address of the resolved request.
@@ -59,6 +62,22 @@ class Outcome:
         return str(json.loads(self.summary)["model"])
 
 
+@dataclass(frozen=True)
+class ExperimentOutcome:
+    """What an experiment leaves behind, for its caller alone, as long as its job is remembered.
+
+    Attributes:
+        result: an `ExperimentResult` as JSON.
+        rows: its rows as CSV, compressed (`experiments.packed`).
+    """
+
+    result: bytes
+    rows: bytes
+
+
+Outcome = ProfileOutcome | ExperimentOutcome
+
+
 class ClaimStore:
     """The queue as a worker sees it.
 
@@ -70,6 +89,7 @@ class ClaimStore:
         max_attempts: deliveries after which a job fails as `worker_lost`.
         job_ttl: seconds for which a finished job is remembered.
         max_finished: how many jobs of each end (done, failed, cancelled) are remembered.
+        knows: what it can run (`kinds.needs`); None is all that this version can.
     """
 
     def __init__(
@@ -82,10 +102,12 @@ class ClaimStore:
         max_attempts: int = 3,
         job_ttl: float = 7 * 86_400.0,
         max_finished: int = keys.MAX_FINISHED,
+        knows: Sequence[str] | None = None,
     ) -> None:
         self.client = client
         self.name = name
         self.queues = tuple(queues)
+        self.knows = kinds.known() if knows is None else tuple(knows)
         self.lease = lease
         self._script = client.register_script(lua_source("queue"))
         self._unanswered: str | None = None
@@ -98,7 +120,7 @@ class ClaimStore:
 
     def wait(self, seconds: float = BLOCK_SECONDS) -> bool:
         """Block until a job may be waiting, at most `seconds`; whether to call `claim`."""
-        names = [keys.wake(queue) for queue in self.queues]
+        names = [keys.wake(queue, needs) for queue in self.queues for needs in self.knows]
         return self.client.blpop(names, timeout=seconds) is not None
 
     def claim(self) -> Claim | None:
@@ -112,7 +134,12 @@ class ClaimStore:
         reply: Any = None
         for queue in self.queues:
             reply = self._run(
-                "claim", queue=queue, token=token, worker=self.name, lease=self._lease_us
+                "claim",
+                queue=queue,
+                knows=self.knows,
+                token=token,
+                worker=self.name,
+                lease=self._lease_us,
             )
             if reply:
                 break
@@ -121,7 +148,9 @@ class ClaimStore:
             return None
         record, request = cast("list[bytes]", reply)
         job = json.loads(record)
-        return Claim(job["id"], token, request, job["attempt"], job["trace"])
+        return Claim(
+            job["id"], token, request, job["attempt"], job["trace"], job["kind"], job["identity"]
+        )
 
     def beat(self, claim: Claim, progress: float, message: str) -> Beat:
         """Renew the lease, report progress, and learn whether the job was lost or cancelled."""
@@ -140,15 +169,17 @@ class ClaimStore:
         return cast(Settled, self._run("finish", *payloads, **named).decode())
 
     def finish(self, claim: Claim, outcome: Outcome, *, late: bool = False) -> Settled:
-        """Store the profile (unless its id is taken) and end the job, in one step.
+        """Store the result (a profile unless its id is taken) and end the job, in one step.
 
         Args:
             claim: the lease under which the result was made.
             outcome: the result.
-            late: the result waited on disk while Redis was away. The profile is stored in any
-                case, because it is content-addressed. The job ends also when it waits again, but
-                not when another worker holds it.
+            late: the result waited on disk while Redis was away. The job ends also when it waits
+                again, but not when another worker holds it. A profile is stored in any case,
+                because it is content-addressed.
         """
+        if isinstance(outcome, ExperimentOutcome):
+            return self._finish(claim, "done", outcome.result, outcome.rows, late=late)
         parts = (outcome.body, outcome.envelope, outcome.summary)
         profile, model = outcome.profile_id, outcome.model
         return self._finish(claim, "done", *parts, profile=profile, model=model, late=late)
@@ -165,9 +196,17 @@ class ClaimStore:
         """End the job as cancelled; "again" when a new caller has asked for it since."""
         return self._finish(claim, "cancelled")
 
-    def release(self, claim: Claim) -> Settled:
-        """Give the job back: it can be claimed at once, and the attempt does not count."""
-        reply = self._run("release", id=claim.job_id, token=claim.token, **self._retention)
+    def release(self, claim: Claim, *, declined: bool = False) -> Settled:
+        """Give the job back; the attempt does not count.
+
+        Args:
+            claim: the lease.
+            declined: this worker cannot read the job, so a newer one must. It stands aside and is
+                offered again at the next `mend`. Else it can be claimed at once.
+        """
+        reply = self._run(
+            "release", id=claim.job_id, token=claim.token, declined=declined, **self._retention
+        )
         return cast(Settled, reply.decode())
 
     def expire(self) -> int:
@@ -205,9 +244,10 @@ class ClaimStore:
         return int(self.client.info("server")["uptime_in_seconds"])
 
     def mend(self) -> int:
-        """Requeue jobs that are in no queue and under no lease, and log each; returns how many.
+        """Requeue jobs that are in no lane and under no lease, and log each; returns how many.
 
-        One process at a time does this; it reads every job once.
+        Those that a worker declined wait again too, without a word. One process at a time does
+        this; it reads every job once.
         """
         if not self.client.set(keys.HOUSEKEEPER, self.name, nx=True, ex=60):
             return 0
@@ -224,14 +264,16 @@ class ClaimStore:
 
     def announce(self, facts: WorkerModels, ttl: float) -> None:
         """Tell the gateways that this worker lives and what it offers, for `ttl` seconds."""
-        self._announce(facts.model_dump_json().encode(), int(ttl * 1e3))
+        known = facts.model_copy(update={"knows": list(self.knows)})
+        self._announce(known.model_dump_json().encode(), int(ttl * 1e3))
 
     def farewell(self) -> None:
         """Tell the gateways that this worker is gone."""
         self._announce(b"", 0)
 
     def _announce(self, facts: bytes, ttl_ms: int) -> None:
-        self._run("announce", facts, name=self.name, ttl=ttl_ms, queues=self.queues)
+        named = {"queues": self.queues, "knows": self.knows}
+        self._run("announce", facts, name=self.name, ttl=ttl_ms, **named)
 
 
 def _utf8(text: str, longest: int) -> str:

@@ -5,10 +5,11 @@ may touch any of them. `lua_header` gives the names to the Lua scripts; no name 
 
     key                              type     meaning
     {lacuna}:job:<id>                hash     one job (fields below); no TTL until it is terminal
-    {lacuna}:ready:<queue>           zset     waiting jobs by time of creation (µs): the queue
-    {lacuna}:ready:<queue>:hi        zset     the same with high priority; read first
+    {lacuna}:ready:<lane>            zset     waiting jobs by time of creation (µs): the queue
+    {lacuna}:ready:<lane>:hi         zset     the same with high priority; read first
     {lacuna}:leased:<queue>          zset     running jobs by the end of their lease (µs)
-    {lacuna}:wake:<queue>            list     at most 64 tokens; idle workers block on it
+    {lacuna}:lanes:<queue>           set      what the jobs of a queue need (`kinds.needs`)
+    {lacuna}:wake:<lane>             list     at most 64 tokens; idle workers block on it
     {lacuna}:ended:<state>           zset     jobs with this end, by its time (µs); bounded
     {lacuna}:dead                    stream   jobs that lost their worker too often; bounded
     {lacuna}:profile:<id>            hash     body, envelope, summary, model, size, created, pinned
@@ -17,23 +18,31 @@ may touch any of them. `lua_header` gives the names to the Lua scripts; no name 
     {lacuna}:profiles:used           zset     profile ids by last use (µs): what to evict first
     {lacuna}:profiles:model:<model>  zset     the newest-first index of one model
     {lacuna}:profiles:bytes          string   sum of the sizes of all profiles
+    {lacuna}:experiment:<id>         hash     result, rows, size of a done experiment, by its job;
+                                              has a TTL
+    {lacuna}:experiments             zset     ids of these by time (µs); bounded
     {lacuna}:tokenizer:<digest>      string   a tokenizer.json, compressed; expires when unused
     {lacuna}:worker:<name>           string   JSON of what a live worker offers; has a TTL
     {lacuna}:claim:<name>            string   id of the job that a worker took last; has a TTL
     {lacuna}:workers:<queue>         zset     a queue's workers by when they count as gone (µs)
+    {lacuna}:workers:<queue>:<needs> zset     the same of a lane
     {lacuna}:stats                   hash     counters and histograms of all time; mean run times;
-                                              when each queue last had a worker (µs)
+                                              when each queue and lane last had a worker (µs)
     {lacuna}:housekeeper             string   held by the worker that reconciles now; has a TTL
     {lacuna}:events                  channel  the id of each job whose state or progress changed
 
-Fields of a job: `state`, `queue`, `high`, `pinned`, `request` (JSON, dropped at the end because it
-may hold the caller's texts), `private` (1 if it does), `trace` (id of the HTTP request),
+A lane is `<queue>:<needs>`: the jobs of a queue that need the same kind and version of worker.
+
+Fields of a job: `state`, `kind`, `needs`, `identity` (content
+address of the request), `queue`, `high`, `pinned`, `document` (the request as JSON,
+dropped at the end because it may hold the caller's texts), `private` (1 if it does), `declined` (1
+while it stands aside, because a worker could not read it), `trace` (id of the HTTP request),
 `attempts`, `token` (fence: the owner of the lease), `worker`, `progress`, `message`, `reported`
 (when the progress last changed), `loaded` and `loaded_progress` (when the job first reported
 progress, and how much), `cancel`, `interest` (number of callers who still want it), `by:<owner>` (1
 while that caller wants it, 0 afterwards),
 `created`, `started`, `finished`, `code`, `detail`, `retryable`, `field` (why it failed), `profile`
-(the result's id). All times are microseconds since 1970 by the server's clock.
+(the id of the profile). All times are microseconds since 1970 by the server's clock.
 """
 
 from __future__ import annotations
@@ -47,10 +56,13 @@ PREFIX: Final = "{lacuna}"
 JOB: Final = f"{PREFIX}:job:"
 READY: Final = f"{PREFIX}:ready:"
 LEASED: Final = f"{PREFIX}:leased:"
+LANES: Final = f"{PREFIX}:lanes:"
 WAKE: Final = f"{PREFIX}:wake:"
 ENDED: Final = f"{PREFIX}:ended:"
 DEAD: Final = f"{PREFIX}:dead"
 PROFILE: Final = f"{PREFIX}:profile:"
+EXPERIMENT: Final = f"{PREFIX}:experiment:"
+EXPERIMENTS: Final = f"{PREFIX}:experiments"
 PROFILES: Final = f"{PREFIX}:profiles"
 PROFILES_USED: Final = f"{PREFIX}:profiles:used"
 PROFILES_MODEL: Final = f"{PREFIX}:profiles:model:"
@@ -74,12 +86,14 @@ FORGOTTEN_AT_ONCE: Final = 100
 WAKE_TOKENS: Final = 64
 """How many tokens a wake list holds at most."""
 STRANDED_US: Final = 600_000_000
-"""A job that waited this long in a queue without workers moves to the other queue (µs)."""
+"""A job that waited this long in a lane without workers moves to the other queue (µs)."""
+RESULTS_BYTES: Final = 268_435_456
+"""All results of experiments together; beyond it the oldest go. One alone may take all of it."""
 
 MEAN_RUN: Final = "mean_run:"
-"""Fields of the stats: mean run time of a queue's jobs, in seconds; recent jobs count more."""
+"""Fields of the stats, by queue and kind: mean run time in seconds; recent jobs count more."""
 LAST_SEEN: Final = "seen:"
-"""Fields of the stats: when a worker of a queue last announced itself or stopped (µs)."""
+"""Fields of the stats: when a worker of a queue or lane last announced itself or stopped (µs)."""
 TEXTS_DROPPED: Final = "texts_dropped"
 TEXTS_FORGOTTEN: Final = "texts_forgotten"
 """Fields of the stats: how many requests with callers' own texts were dropped, and how many of
@@ -104,9 +118,24 @@ def profile(profile_id: str) -> str:
     return f"{PROFILE}{profile_id}"
 
 
-def ready(queue: QueueName, *, high: bool = False) -> str:
-    """Key of the waiting jobs of a queue (zset)."""
-    return f"{READY}{queue}{HIGH if high else ''}"
+def experiment(job_id: str) -> str:
+    """Key of the result of one experiment (hash)."""
+    return f"{EXPERIMENT}{job_id}"
+
+
+def lane(queue: QueueName, needs: str) -> str:
+    """The jobs of a queue that need the same (`kinds.needs`)."""
+    return f"{queue}:{needs}"
+
+
+def ready(queue: QueueName, needs: str, *, high: bool = False) -> str:
+    """Key of the waiting jobs of a lane (zset)."""
+    return f"{READY}{lane(queue, needs)}{HIGH if high else ''}"
+
+
+def lanes(queue: QueueName) -> str:
+    """Key of what the jobs of a queue need (set)."""
+    return f"{LANES}{queue}"
 
 
 def leased(queue: QueueName) -> str:
@@ -114,9 +143,9 @@ def leased(queue: QueueName) -> str:
     return f"{LEASED}{queue}"
 
 
-def wake(queue: QueueName) -> str:
-    """Key of the list that a queue's idle workers block on."""
-    return f"{WAKE}{queue}"
+def wake(queue: QueueName, needs: str) -> str:
+    """Key of the list that a lane's idle workers block on."""
+    return f"{WAKE}{lane(queue, needs)}"
 
 
 def tokenizer(name: str) -> str:

@@ -19,8 +19,8 @@ from pydantic import ValidationError
 
 from lacuna.contract.base import Wire
 from lacuna.contract.errors import JobNotFound, QueueFull, StoreUnavailable
-from lacuna.contract.jobs import TERMINAL, Failure, JobState
-from service.store import claims, keys
+from lacuna.contract.jobs import TERMINAL, Failure, JobKind, JobState
+from service.store import claims, keys, kinds
 from service.store.connection import (
     ROUTE,
     lua_arguments,
@@ -45,6 +45,7 @@ class JobRecord:
     """One job as its caller sees it. Times are ISO 8601 in UTC."""
 
     id: str
+    kind: JobKind
     state: JobState
     attempt: int
     """Deliveries to a worker so far."""
@@ -57,7 +58,7 @@ class JobRecord:
     """Seconds until the end; None when nothing tells."""
     failure: Failure | None
     profile_id: str | None
-    """The result, once done."""
+    """The profile, once done; None of other kinds."""
     created_at: str
     started_at: str | None
     finished_at: str | None
@@ -116,6 +117,8 @@ class JobStore:
         request_json: bytes,
         *,
         queue: keys.QueueName,
+        kind: JobKind = "profile",
+        identity: str | None = None,
         high: bool = False,
         pinned: bool = False,
         owner_key: str | None = None,
@@ -124,13 +127,15 @@ class JobStore:
     ) -> Submission:
         """Accept a job, unless the same one waits, runs or is done.
 
-        A done job stands while its profile exists and, unless `pinned`, while it is younger than
+        A done job stands while its result exists and, unless `pinned`, while it is younger than
         `resolve_ttl`. A failed or cancelled one is created again.
 
         Args:
-            job_id: content address of the request.
+            job_id: under which it is one job.
             request_json: the request as the worker will parse it.
-            queue: the kind of worker that shall run it.
+            queue: the kind of machine that shall run it.
+            kind: what it makes.
+            identity: content address of the request, where `job_id` is another one.
             high: stand before all jobs of normal priority.
             pinned: the request names a commit, so its result never ages.
             owner_key: who asks; None is the one anonymous caller.
@@ -145,6 +150,9 @@ class JobStore:
             "submit",
             request_json,
             id=job_id,
+            kind=kind,
+            identity=identity or job_id,
+            needs=kinds.needs(kind),
             queue=queue,
             high=high,
             pinned=pinned,
@@ -261,6 +269,7 @@ def job_record(job_id: str, fields: Mapping[str, Any]) -> JobRecord:
     """
     return JobRecord(
         id=job_id,
+        kind=fields["kind"],
         state=fields["state"],
         attempt=int(fields["attempts"]),
         progress=_progress(fields),
@@ -288,9 +297,20 @@ def _progress(fields: Mapping[str, Any]) -> float:
 def _message(fields: Mapping[str, Any]) -> str:
     if fields["state"] == "running" and "cancel" in fields:
         return "stopping"
+    if fields["state"] == "queued" and "declined" in fields:
+        return "waits for a newer worker: those that tried could not read the request"
     if fields["state"] == "queued" and fields["workers"] == 0:
-        return f"waits for a {fields['queue'].upper()} worker: none is running"
+        return _waits_for(fields)
     return str(fields["message"])
+
+
+def _waits_for(fields: Mapping[str, Any]) -> str:
+    worker = f"{fields['queue'].upper()} worker"
+    if not fields["others"]:
+        return f"waits for a {worker}: none is running"
+    wanted = kinds.described(fields["needs"])
+    verb = "of" if fields["kind"] == "profile" else "that knows"
+    return f"waits for a {worker} {verb} {wanted}: those that run are of another version"
 
 
 def _failure(fields: Mapping[str, Any]) -> Failure | None:
@@ -330,14 +350,14 @@ def _left_by_pace(fields: Mapping[str, Any]) -> float | None:
 
 
 def _left_by_mean(fields: Mapping[str, Any]) -> float:
-    """Of a waiting job: jobs ahead and its own run, each as long as past jobs took on average.
+    """Of a waiting job: jobs ahead and its own run, each as long as its kind took on average.
 
     A running job counts as half: on average, half of it is done.
     """
     mean, workers = float(fields["mean_run"]), max(1, fields["workers"])
-    ahead, running = fields["ahead"], fields["running"]
-    starts_at_once = ahead + running < workers
-    return mean + (0.0 if starts_at_once else mean * (ahead + running / 2) / workers)
+    starts_at_once = fields["ahead"] + fields["running"] < workers
+    before = float(fields["ahead_seconds"]) + mean * fields["running"] / 2
+    return mean + (0.0 if starts_at_once else before / workers)
 
 
 Stored = TypeVar("Stored", bound=Wire)

@@ -18,7 +18,7 @@ from lacuna.contract.errors import ModelUnsupported
 from lacuna.contract.profile_requests import ProfileRequest
 from lacuna.contract.profiles import ProfileSummary
 from service.settings import Settings
-from service.store.claims import Outcome
+from service.store.claims import ProfileOutcome
 from workers import lease
 from workers.__main__ import main
 from workers.faults import DeviceBroken
@@ -26,7 +26,7 @@ from workers.lease import JobContext
 from workers.loop import Capabilities
 
 
-def outcome_of(request: ProfileRequest) -> Outcome:
+def outcome_of(request: ProfileRequest) -> ProfileOutcome:
     """A result that depends on nothing but the request."""
     digest = hashlib.sha256(request.job_id.encode()).hexdigest()
     summary = ProfileSummary(
@@ -45,7 +45,9 @@ def outcome_of(request: ProfileRequest) -> Outcome:
         created_at="2026-01-01T00:00:00.000Z",
     )
     body = json.dumps({"id": digest[:32], "numbers": [int(c, 16) for c in digest] * 20}).encode()
-    return Outcome(digest[:32], body, b'{"timings": null}', summary.model_dump_json().encode())
+    return ProfileOutcome(
+        digest[:32], body, b'{"timings": null}', summary.model_dump_json().encode()
+    )
 
 
 class FakeHandler:
@@ -61,7 +63,7 @@ class FakeHandler:
         os.write(descriptor, line)
         os.close(descriptor)
 
-    def __call__(self, request: ProfileRequest, context: JobContext) -> Outcome:
+    def __call__(self, request: ProfileRequest, context: JobContext) -> ProfileOutcome:
         self._note("starts", request)
         word, _, argument = (request.documents.texts or ["sleep 0"])[0].partition(" ")
         if word == "crash":

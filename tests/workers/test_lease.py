@@ -14,6 +14,7 @@ from service.local import store as embedded
 from service.store import keys
 from service.store.claims import Claim, ClaimStore
 from service.store.connection import connect
+from service.store.kinds import needs
 from workers.lease import (
     GiveBack,
     JobCancelled,
@@ -31,10 +32,11 @@ CLAIM = Claim(JOB, "w/1", b"{}", 1, "")
 def held(client: redis.Redis, lease: float = 1.0) -> tuple[ClaimStore, Claim]:
     """A running job under a lease, as a submit and a claim leave it."""
     store = ClaimStore(client, name="w", queues=["cpu"], lease=lease)
-    fields = {"state": "queued", "queue": "cpu", "high": "0", "request": "{}", "created": "1",
+    fields = {"state": "queued", "kind": "profile", "identity": JOB, "queue": "cpu", "high": "0",
+              "needs": needs("profile"), "document": "{}", "created": "1",
               "attempts": "0", "interest": "1", "by:ann": "1"}  # fmt: skip
     client.hset(keys.job(JOB), mapping=fields)
-    client.zadd(keys.ready("cpu"), {JOB: 1})
+    client.zadd(keys.ready("cpu", needs("profile")), {JOB: 1})
     claim = store.claim()
     assert claim is not None
     return store, claim

@@ -17,6 +17,7 @@ import redis.asyncio
 
 from lacuna.contract.jobs import TERMINAL, Job
 from lacuna.contract.profile_requests import ProfileRequest
+from service.store import keys
 from service.store.claims import ClaimStore
 from service.store.monitoring import live_workers
 from service.store.profiles import ProfileStore
@@ -250,3 +251,29 @@ async def test_the_callers_words_leave_the_stores_disk_soon_after_the_job(
     while on_disk():
         assert time.monotonic() < end
         await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("how", ["unknown field", "another name", "unknown kind"])
+async def test_what_this_version_reads_otherwise_is_given_back_untouched(
+    workers: Workers, jobs: JobStore, redis_sync: redis.Redis, make_request: Make, how: str
+) -> None:
+    request = make_request("sleep 0")
+    document, identity = request.model_dump_json(), request.job_id
+    if how == "unknown field":
+        document = document.replace("{", '{"of_the_next_release": 1, ', 1)
+    if how == "another name":
+        identity = "d" * 32
+    await jobs.submit(request.job_id, document.encode(), queue="cpu", identity=identity)
+    if how == "unknown kind":
+        redis_sync.hset(keys.job(request.job_id), "kind", "of_the_next_release")
+    workers.start()
+    other = await submit(jobs, make_request("sleep 0#2"))
+    await until(jobs, other)
+    raw = redis_sync.hmget(keys.job(request.job_id), ["state", "attempts", "declined", "document"])
+    assert raw == [b"queued", b"0", b"1", document.encode()]
+    await asyncio.sleep(0.5)
+    assert redis_sync.hget(keys.STATS, "declined") == b"1", "it does not go round in circles"
+    assert "another version made it" in workers.log()
+    assert "starts" not in [path.name for path in workers.data_dir.iterdir()] or (
+        request.job_id not in (workers.data_dir / "starts").read_text()
+    )

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from service.store.claims import Claim, Outcome
+from service.store.claims import Claim, ExperimentOutcome, ProfileOutcome
 from workers.results import PendingResults
 
 CLAIM = Claim("a" * 32, "host-1/f00d", b"{}", 2, "trace")
-OUTCOME = Outcome("b" * 32, '{"text": "ÿ"}'.encode(), b"{}", b'{"model": "m"}')
+OUTCOME = ProfileOutcome("b" * 32, '{"text": "ÿ"}'.encode(), b"{}", b'{"model": "m"}')
 
 
 def test_a_result_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -82,3 +82,12 @@ def test_what_cannot_be_set_aside_is_passed_over(
     monkeypatch.setattr(Path, "glob", refuse)
     assert list(pending) == list(pending) == []
     assert len(caplog.records) == 3
+
+
+def test_an_experiment_survives_on_disk(tmp_path: Path) -> None:
+    outcome = ExperimentOutcome('{"words": "ÿ"}'.encode(), b"\x00\xff\x9c")
+    folder = PendingResults(tmp_path / "kept")
+    kept = folder.keep(CLAIM, outcome)
+    assert [result.outcome for result in folder] == [outcome]
+    folder.drop(kept)
+    assert list(folder) == []

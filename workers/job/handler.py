@@ -17,14 +17,14 @@ from lacuna.architectures import table
 from lacuna.contract.errors import TooLarge
 from lacuna.contract.profile_requests import ProfileRequest, cost
 from service.settings import Settings
-from service.store.claims import Outcome
+from service.store.claims import ProfileOutcome
 from service.store.profiles import StoredProfile
 from workers import documents
 from workers.instrument import Instrumentation, inspect
 from workers.job import profile
 from workers.job.measurement import ProfileTask, measure
 from workers.lease import JobContext
-from workers.loop import Capabilities
+from workers.loop import Capabilities, JobRequest
 from workers.models import sources
 from workers.models.cache import ModelCache
 from workers.models.loaded import LoadedModel, LoadOptions, device_of, require_device
@@ -63,12 +63,14 @@ class ProfileHandler:
         """The device, the models in memory and the local ones."""
         return Capabilities(self._device, self._warm, sources.local_names(self._options.model_dir))
 
-    def __call__(self, request: ProfileRequest, context: JobContext) -> Outcome:
+    def __call__(self, request: JobRequest, context: JobContext) -> ProfileOutcome:
         """Make the request's profile.
 
         Raises:
             LacunaError: why the profile cannot be made.
         """
+
+        assert isinstance(request, ProfileRequest), "it runs profiles alone"
 
         def step(share: float, message: str) -> None:
             context.progress(share, message)
@@ -97,7 +99,7 @@ class ProfileHandler:
         profile_id = profile.profile_id(echo, loaded, instrumentation, request)
         known = self._find_profile(profile_id)
         if known is not None:
-            return Outcome(profile_id, known.body, known.envelope, known.summary)
+            return ProfileOutcome(profile_id, known.body, known.envelope, known.summary)
         check_cost(request, loaded, self._settings)
         found = measure(
             ProfileTask(loaded, instrumentation, texts, request, step, context.check),
@@ -105,7 +107,7 @@ class ProfileHandler:
         )
         body = profile.profile_body(profile_id, echo, loaded, instrumentation, texts, found)
         envelope = profile.profile_envelope(loaded, found, load_seconds)
-        return Outcome(
+        return ProfileOutcome(
             profile_id,
             body.model_dump_json().encode(),
             envelope.model_dump_json().encode(),

@@ -6,10 +6,11 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
 from lacuna.contract.errors import StoreUnavailable
-from lacuna.contract.models import ModelCatalogue
+from lacuna.contract.models import ModelCatalogue, WorkerModels
 from service.gateway.dependencies import Services, ServicesHere
 from service.gateway.metrics import CONTENT_TYPE
 from service.gateway.problems import problem, problem_responses
+from service.store import kinds
 
 router = APIRouter()
 
@@ -75,8 +76,20 @@ async def _readiness(services: Services) -> Readiness:
     except StoreUnavailable as error:
         unknown = Check(ok=False, detail="workers are unknown")
         return Readiness(ready=False, redis=Check(ok=False, detail=error.detail), workers=unknown)
-    workers = Check(ok=bool(live), detail=f"{len(live)} live" if live else "no live worker")
+    workers = _workers(live)
     return Readiness(ready=workers.ok, redis=Check(ok=True, detail="answers"), workers=workers)
+
+
+def _workers(live: list[WorkerModels]) -> Check:
+    """Whether a worker runs what this gateway queues; one of another version does not."""
+    needed = kinds.needs("profile")
+    able = sum(needed in worker.knows for worker in live)
+    if not live:
+        return Check(ok=False, detail="no live worker")
+    if able == len(live):
+        return Check(ok=True, detail=f"{able} live")
+    others = f"{len(live) - able} of another version than this gateway's {kinds.described(needed)}"
+    return Check(ok=bool(able), detail=f"{len(live)} live, {others}")
 
 
 @router.get(

@@ -23,7 +23,7 @@ from lacuna.contract.models import WorkerModels
 from lacuna.contract.profiles import Profile, ProfileBody, ProfileEnvelope, ProfileSummary
 from service.gateway.app import create_app
 from service.settings import Settings
-from service.store.claims import Claim, ClaimStore, Outcome
+from service.store.claims import Claim, ClaimStore, ProfileOutcome
 
 Gateway = Callable[..., Awaitable[httpx.AsyncClient]]
 
@@ -98,7 +98,7 @@ class Worker:
         return self.store.claim() is None
 
 
-def outcome(profile: Profile) -> Outcome:
+def outcome(profile: Profile) -> ProfileOutcome:
     body = ProfileBody.model_validate(profile.model_dump(include=set(ProfileBody.model_fields)))
     envelope = ProfileEnvelope.model_validate(
         profile.model_dump(include=set(ProfileEnvelope.model_fields))
@@ -119,7 +119,7 @@ def outcome(profile: Profile) -> Outcome:
         created_at=profile.created_at,
     )
     parts = (part.model_dump_json().encode() for part in (body, envelope, summary))
-    return Outcome(profile.id, *parts)
+    return ProfileOutcome(profile.id, *parts)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import redis.asyncio
 from service.gateway.app import keep_house
 from service.local import store
 from service.store import keys
-from service.store.claims import ClaimStore, Outcome
+from service.store.claims import ClaimStore, ProfileOutcome
 from service.store.connection import connect, connect_async
 from service.store.profiles import ProfileStore
 from service.store.queue import JobStore
@@ -29,7 +29,7 @@ async def test_it_sweeps_evicts_and_survives_an_outage(short_dir: Path) -> None:
     await jobs.submit(JOB, b"{}", queue="cpu")
     claim = claims.claim()
     assert claim is not None
-    claims.finish(claim, Outcome(PROFILE, b"x", b"{}", b'{"model": "m"}'))
+    claims.finish(claim, ProfileOutcome(PROFILE, b"x", b"{}", b'{"model": "m"}'))
     await client.zadd(keys.PROFILES_USED, {PROFILE: 1})
     await jobs.submit(OTHER, b"{}", queue="cpu")
     assert claims.claim() is not None

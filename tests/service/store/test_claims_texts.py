@@ -11,7 +11,7 @@ import pytest
 
 from lacuna.contract.jobs import Failure
 from service.local import store
-from service.store.claims import ClaimStore, Outcome
+from service.store.claims import ClaimStore, ProfileOutcome
 from service.store.connection import connect, connect_async
 from service.store.queue import JobStore
 
@@ -36,7 +36,7 @@ def claims(jobs: JobStore, short_dir: Path) -> ClaimStore:
 def done(claims: ClaimStore) -> None:
     claim = claims.claim()
     assert claim is not None
-    assert claims.finish(claim, Outcome("b" * 32, b"{}", b"{}", b'{"model": "m"}')) == "ok"
+    assert claims.finish(claim, ProfileOutcome("b" * 32, b"{}", b"{}", b'{"model": "m"}')) == "ok"
 
 
 def failed(claims: ClaimStore) -> None:

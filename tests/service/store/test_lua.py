@@ -83,5 +83,7 @@ def test_every_key_is_explained_once() -> None:
 
 
 def test_keys_of_queues_differ() -> None:
-    assert keys.ready("cpu", high=True) == f"{keys.ready('cpu')}:hi"
-    assert len({keys.ready("cpu"), keys.ready("gpu"), keys.leased("cpu"), keys.wake("cpu")}) == 4
+    assert keys.ready("cpu", "a/1", high=True) == f"{keys.ready('cpu', 'a/1')}:hi"
+    lanes = [("cpu", "a/1"), ("gpu", "a/1"), ("cpu", "a/2")]
+    names = {make(queue, needs) for make in (keys.ready, keys.wake) for queue, needs in lanes}  # type: ignore[operator]
+    assert len({*names, keys.leased("cpu"), keys.lanes("cpu")}) == 8

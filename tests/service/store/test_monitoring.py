@@ -12,7 +12,7 @@ import redis.asyncio
 from lacuna.contract.jobs import Failure
 from lacuna.contract.models import WorkerModels
 from service.store import connection, keys
-from service.store.claims import ClaimStore, Outcome
+from service.store.claims import ClaimStore, ProfileOutcome
 from service.store.monitoring import COUNTERS, live_workers, store_metrics
 from service.store.queue import JobStore
 
@@ -45,7 +45,7 @@ async def test_every_event_is_counted(
     held = [claims.claim() for _ in range(4)]
     assert all(held)
     high, done, failed, back = (claim for claim in held if claim)
-    claims.finish(done, Outcome("p" * 32, b"body", b"{}", b'{"model": "m"}'))
+    claims.finish(done, ProfileOutcome("p" * 32, b"body", b"{}", b'{"model": "m"}'))
     claims.fail(failed, Failure(code="too_long", detail="", retryable=False))
     claims.release(back)
     await jobs.cancel(name(4))
@@ -59,7 +59,8 @@ async def test_every_event_is_counted(
     found = await store_metrics(redis_async)
     assert found.counters == {
         "submitted": 6, "ended:done": 1, "ended:failed": 2, "ended:cancelled": 1,
-        "redeliveries": 1, "lost_leases": 2, "dead": 1, "given_back": 1, "mended": 0,
+        "redeliveries": 1, "lost_leases": 2, "dead": 1, "given_back": 1, "declined": 0,
+        "mended": 0,
     }  # fmt: skip
     assert found.wait.count == 4
     assert found.run.count == 1
@@ -75,7 +76,8 @@ async def test_workers_come_and_go(
     facts = WorkerModels(worker="w", device="cuda:0", queue="gpu", warm=["gpt2"], local=[])
     claims = ClaimStore(redis_sync, name="w", queues=["gpu", "cpu"])
     claims.announce(facts, 30)
-    assert await live_workers(redis_async) == [facts]
+    known = facts.model_copy(update={"knows": list(claims.knows)})
+    assert await live_workers(redis_async) == [known]
     assert [q.workers for q in (await store_metrics(redis_async)).queues] == [1, 1]
     claims.announce(facts, 0.05)
     await asyncio.sleep(0.1)

@@ -12,7 +12,7 @@ import redis.asyncio
 from lacuna.contract.errors import InvalidRequest, ProfileNotFound, StoreUnavailable
 from lacuna.contract.profiles import ProfileSummary
 from service.store import keys
-from service.store.claims import ClaimStore, Outcome
+from service.store.claims import ClaimStore, ProfileOutcome
 from service.store.connection import connect_async
 from service.store.profiles import ProfileStore
 from service.store.queue import JobStore
@@ -48,7 +48,7 @@ class Maker:
         claim = self.claims.claim()
         assert claim is not None
         line = summary(number, model).model_dump_json().encode()
-        self.claims.finish(claim, Outcome(name(number), b"x" * size, b"{}", line))
+        self.claims.finish(claim, ProfileOutcome(name(number), b"x" * size, b"{}", line))
         return name(number)
 
 

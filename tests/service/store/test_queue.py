@@ -16,8 +16,9 @@ import redis.asyncio
 from lacuna.contract.errors import JobNotFound, QueueFull, StoreUnavailable
 from lacuna.contract.jobs import Failure
 from service.store import keys
-from service.store.claims import ClaimStore, Outcome
+from service.store.claims import ClaimStore, ProfileOutcome
 from service.store.connection import connect_async
+from service.store.kinds import needs
 from service.store.profiles import read_profile
 from service.store.queue import JobStore
 
@@ -28,8 +29,8 @@ def name(number: int) -> str:
     return hashlib.sha256(str(number).encode()).hexdigest()[:32]
 
 
-def result(number: int = 1, body: bytes = b'{"a": 1}') -> Outcome:
-    return Outcome(name(number), body, b"{}", b'{"model": "preset:gpt2"}')
+def result(number: int = 1, body: bytes = b'{"a": 1}') -> ProfileOutcome:
+    return ProfileOutcome(name(number), body, b"{}", b'{"model": "preset:gpt2"}')
 
 
 FAILURE = Failure(code="out_of_memory", detail="no", retryable=False, field="sequence_length")
@@ -94,7 +95,7 @@ async def test_the_request_is_forgotten_at_the_end(
     claim = claims.claim()
     assert claim is not None
     claims.fail(claim, FAILURE)
-    assert redis_sync.hget(keys.job(name(1)), "request") is None
+    assert redis_sync.hget(keys.job(name(1)), "document") is None
 
 
 async def test_no_text_can_keep_a_job_from_ending(jobs: JobStore, claims: ClaimStore) -> None:
@@ -520,7 +521,7 @@ async def test_a_job_that_is_nowhere_is_put_back(
         await jobs.submit(name(number), REQUEST, queue="cpu")
     claims.claim()
     redis_sync.zrem(keys.leased("cpu"), name(1))
-    redis_sync.zrem(keys.ready("cpu"), name(2))
+    redis_sync.zrem(keys.ready("cpu", needs("profile")), name(2))
     assert claims.mend() == 2
     assert {vars(record)["job_id"] for record in caplog.records} == {name(1), name(2)}
     assert [(await jobs.get(name(n))).position for n in (1, 2, 3)] == [0, 1, 2]

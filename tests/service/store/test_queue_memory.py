@@ -14,8 +14,9 @@ import redis.asyncio
 from lacuna.contract.errors import StoreUnavailable
 from service.local import store
 from service.store import keys
-from service.store.claims import Claim, ClaimStore, Outcome
+from service.store.claims import Claim, ClaimStore, ProfileOutcome
 from service.store.connection import connect, connect_async
+from service.store.kinds import needs
 from service.store.queue import JobStore
 
 TEXT = b"a" * 1_000_000
@@ -39,7 +40,7 @@ def worker(small: redis.asyncio.Redis, short_dir: Path) -> ClaimStore:
 
 
 def finish(worker: ClaimStore, claim: Claim, *, late: bool = False) -> str:
-    outcome = Outcome(claim.job_id, b"x" * 10_000, b"{}", b'{"model": "m"}')
+    outcome = ProfileOutcome(claim.job_id, b"x" * 10_000, b"{}", b'{"model": "m"}')
     return worker.finish(claim, outcome, late=late)
 
 
@@ -63,7 +64,7 @@ async def test_it_drains(small: redis.asyncio.Redis, worker: ClaimStore) -> None
         claim = worker.claim()
         assert claim is not None
         assert finish(worker, claim) == "ok"
-    assert await small.zcard(keys.ready("cpu")) == 0
+    assert await small.zcard(keys.ready("cpu", needs("profile"))) == 0
     assert (await fill(jobs))[0] >= waiting - 1
     await jobs.close()
 

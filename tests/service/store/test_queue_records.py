@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lacuna.contract.jobs import Failure
+from service.store.kinds import needs
 from service.store.queue import JobRecord, iso, job_record
 
 JOB = "a" * 32
@@ -17,8 +18,10 @@ SECOND = 1_000_000
 def record(**fields: Any) -> JobRecord:
     """A job of these fields on top of those that every job has."""
     known = {"state": "queued", "attempts": "0", "progress": "0", "message": "", "queue": "cpu"}
-    live = {"created": "0", "now": "0", "workers": 1, "running": 0}
-    return job_record(JOB, known | live | fields)
+    kind = {"kind": "profile", "needs": needs("profile")}
+    live = {"created": "0", "now": "0", "workers": 1, "others": 0, "running": 0}
+    like_it = {"ahead_seconds": fields.get("ahead", 0) * float(fields.get("mean_run", 0))}
+    return job_record(JOB, known | kind | live | like_it | fields)
 
 
 def test_times_are_utc_to_the_millisecond() -> None:
@@ -120,6 +123,11 @@ def test_among_equal_jobs_a_waiting_job_ends_within_a_factor_of_two(
         assert true / 2 <= eta <= 2 * true
 
 
+def test_jobs_ahead_take_as_long_as_their_kind() -> None:
+    """Ten profiles of a second in front of an experiment of an hour."""
+    assert record(ahead=10, ahead_seconds=10.0, mean_run="3600").eta_seconds == 3_610
+
+
 def test_a_failure_carries_its_code_and_an_unknown_code_is_passed_on() -> None:
     known = record(state="failed", code="too_long", detail="d", retryable="0", field="")
     assert known.failure == Failure(code="too_long", detail="d", retryable=False)
@@ -147,3 +155,11 @@ def test_a_job_for_which_no_worker_runs_says_so_while_it_waits(queue: str) -> No
     assert record(queue=queue, workers=0).message == said
     assert record(queue=queue, workers=1).message == ""
     assert record(queue=queue, workers=0, state="done").message == ""
+
+
+def test_a_job_that_only_workers_of_other_versions_could_take_names_its_own() -> None:
+    newer = record(workers=0, others=2, needs="profile/9/abc").message
+    assert newer.startswith("waits for a CPU worker of method version 9:")
+    kind = {"kind": "experiment", "needs": "experiment/2/abc"}
+    assert "that knows experiments of version 2" in record(workers=0, others=1, **kind).message
+    assert "newer worker" in record(workers=1, declined="1").message

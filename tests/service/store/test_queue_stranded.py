@@ -12,9 +12,11 @@ from lacuna.contract.models import WorkerModels
 from service.store import keys
 from service.store.claims import ClaimStore
 from service.store.keys import QueueName
+from service.store.kinds import needs
 from service.store.monitoring import served_queues
 from service.store.queue import JobStore
 
+NEEDS = needs("profile")
 JOBS = [f"{number:032x}" for number in range(50)]
 
 
@@ -40,14 +42,20 @@ def gpu(redis_sync: redis.Redis) -> ClaimStore:
     return claims
 
 
+def waiting(client: redis.Redis) -> tuple[int, int]:
+    """How many profiles wait in the GPU queue and in the CPU queue."""
+    gpu, cpu = (client.zcard(keys.ready(queue, NEEDS)) for queue in keys.QUEUES)
+    return gpu, cpu
+
+
 def age(client: redis.Redis, seconds: int, *, seen: bool) -> None:
     """Every job was submitted so long ago; `seen`: the queue's last worker is gone as long."""
     past = (client.time()[0] - seconds) * 1_000_000
     for number, job in enumerate(JOBS):
         client.hset(keys.job(job), "created", past + number)
-        client.zadd(keys.ready("gpu"), {job: past + number}, xx=True)
+        client.zadd(keys.ready("gpu", NEEDS), {job: past + number}, xx=True)
     if seen:
-        client.hset(keys.STATS, f"{keys.LAST_SEEN}gpu", past)
+        client.hset(keys.STATS, f"{keys.LAST_SEEN}{keys.lane('gpu', NEEDS)}", past)
 
 
 async def test_a_backlog_waits_for_a_worker_that_starts_anew(
@@ -58,7 +66,7 @@ async def test_a_backlog_waits_for_a_worker_that_starts_anew(
     age(redis_sync, 660, seen=False)
     gpu.farewell()
     gpu.expire()
-    assert (redis_sync.zcard(keys.ready("gpu")), redis_sync.zcard(keys.ready("cpu"))) == (50, 0)
+    assert waiting(redis_sync) == (50, 0)
     announce(gpu, "gpu")
     claim = gpu.claim()
     assert claim is not None
@@ -73,26 +81,28 @@ async def test_a_backlog_whose_workers_are_gone_for_good_goes_to_those_that_live
     gpu.farewell()
     age(redis_sync, 660, seen=True)
     gpu.expire()
-    assert (redis_sync.zcard(keys.ready("gpu")), redis_sync.zcard(keys.ready("cpu"))) == (0, 50)
+    assert waiting(redis_sync) == (0, 50)
 
 
 async def test_a_queue_is_served_while_its_worker_may_come_back(
     redis_async: redis.asyncio.Redis, redis_sync: redis.Redis, gpu: ClaimStore
 ) -> None:
-    assert await served_queues(redis_async) == {"gpu", "cpu"}
+    assert ("gpu", "profile") in await served_queues(redis_async)
     gpu.farewell()
-    assert await served_queues(redis_async) == {"gpu", "cpu"}
+    assert ("gpu", "profile") in await served_queues(redis_async)
     age(redis_sync, 660, seen=True)
-    assert await served_queues(redis_async) == {"cpu"}
+    served = await served_queues(redis_async)
+    assert ("cpu", "profile") in served
+    assert ("gpu", "profile") not in served
 
 
 def test_a_full_server_does_not_take_a_worker_for_gone(
     redis_sync: redis.Redis, gpu: ClaimStore
 ) -> None:
-    before = redis_sync.hget(keys.STATS, f"{keys.LAST_SEEN}gpu")
+    before = redis_sync.hget(keys.STATS, f"{keys.LAST_SEEN}{keys.lane('gpu', NEEDS)}")
     redis_sync.config_set("maxmemory", 1)
     announce(gpu, "gpu")
-    assert redis_sync.hget(keys.STATS, f"{keys.LAST_SEEN}gpu") != before
+    assert redis_sync.hget(keys.STATS, f"{keys.LAST_SEEN}{keys.lane('gpu', NEEDS)}") != before
 
 
 async def test_a_waiting_job_says_that_its_only_worker_is_gone(

@@ -10,6 +10,7 @@ import redis
 from lacuna.contract.jobs import Job
 from lacuna.contract.profiles import Profile
 from service.store import keys
+from service.store.kinds import needs
 
 REQUEST = {"model": "preset:gpt2", "weights": "random", "sequence_length": 64}
 
@@ -119,7 +120,7 @@ async def test_a_hundred_waits_end_together(
         )
         for _ in range(100)
     ]
-    while not redis_sync.zcard(keys.ready("cpu")):
+    while not redis_sync.zcard(keys.ready("cpu", needs("profile"))):
         await asyncio.sleep(0.05)
     worker.finish(profile)
     answers = await asyncio.wait_for(asyncio.gather(*waits), 15)

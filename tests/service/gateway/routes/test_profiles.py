@@ -18,6 +18,7 @@ from lacuna.contract.profiles import Profile
 from lacuna.contract.recall import RecallCurve
 from service.gateway.representations import represent
 from service.store import keys
+from service.store.kinds import needs
 from service.store.profiles import ProfileStore, StoredProfile
 
 REQUEST = {"model": "preset:gpt2", "weights": "random", "sequence_length": 64}
@@ -57,7 +58,7 @@ async def test_equal_requests_are_one_job(client: httpx.AsyncClient, worker: Any
 async def queued(store: redis.asyncio.Redis) -> None:
     """Returns once a job waits, however busy the machine."""
     async with asyncio.timeout(15):
-        while not await store.zcard(keys.ready("cpu")):
+        while not await store.zcard(keys.ready("cpu", needs("profile"))):
             await asyncio.sleep(0.01)
 
 

@@ -12,6 +12,7 @@ from lacuna.contract.errors import StoreUnavailable
 from lacuna.contract.models import WorkerModels
 from service.store import keys
 from service.store.claims import ClaimStore
+from service.store.kinds import needs
 
 
 async def test_ready_reports_redis_and_workers(client: httpx.AsyncClient, worker: Any) -> None:
@@ -41,9 +42,9 @@ async def test_jobs_go_to_the_gpu_while_there_is_one(
 ) -> None:
     worker.announce(queue="gpu")
     # The announcement names the queue it serves.
-    redis_sync.zadd("{lacuna}:workers:gpu", {"w1": 9e15})
+    redis_sync.zadd(keys.workers("gpu"), {"w1": 9e15})
     await client.post("/v1/profiles", json={"model": "gpt2"})
-    assert redis_sync.zcard("{lacuna}:ready:gpu") == 1
+    assert redis_sync.zcard(keys.ready("gpu", needs("profile"))) == 1
     assert redis_sync.zcard("{lacuna}:ready:cpu") == 0
 
 
@@ -59,7 +60,7 @@ async def test_a_large_request_waits_for_the_gpu_worker_that_starts_anew(
     gpu.farewell()
     await client.get("/readyz")  # asks anew who works
     assert (await client.post("/v1/profiles", json=body)).status_code == 202
-    assert redis_sync.zcard(keys.ready("gpu")) == 1
+    assert redis_sync.zcard(keys.ready("gpu", needs("profile"))) == 1
 
 
 async def test_metrics_have_bounded_labels(client: httpx.AsyncClient, stored: str) -> None:
