@@ -23,9 +23,9 @@ from types import FrameType
 from typing import Final, Protocol
 
 import redis
-from lacuna.contract.experiment_requests import ExperimentRequest
 from pydantic import ValidationError
 
+from lacuna.contract.experiment_requests import ExperimentRequest
 from lacuna.contract.jobs import Failure, JobKind
 from lacuna.contract.models import WorkerModels
 from lacuna.contract.profile_requests import ProfileRequest

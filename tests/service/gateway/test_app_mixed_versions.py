@@ -9,9 +9,12 @@ import httpx
 import pytest
 import redis
 
+from lacuna.contract import profile_requests
 from lacuna.contract.profiles import Profile
 from service.store import keys
 from workers.health import alive
+
+METHOD = profile_requests.METHOD_VERSION
 
 
 def newer(client: redis.Redis, key: str, field: str | None = None) -> None:
@@ -80,3 +83,28 @@ async def test_one_summary_that_cannot_be_read_does_not_hide_the_others(
     told = [vars(r) for r in caplog.records if r.name == "service.store.queue"]
     assert {line["kind"] for line in told} == {"ProfileSummary"}
     assert "text" not in str([line["field"] for line in told])
+
+
+async def test_an_older_worker_does_not_answer_a_newer_gateway(
+    client: httpx.AsyncClient,
+    worker: Any,
+    profile: Profile,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker.announce()
+    monkeypatch.setattr(profile_requests, "METHOD_VERSION", "5")
+    ready = await client.get("/readyz")
+    assert ready.status_code == 503
+    assert "1 of another version than this gateway's method version 5" in ready.json()["detail"]
+    asked = await client.post("/v1/profiles", json={"model": "preset:gpt2", "weights": "random"})
+    assert asked.status_code == 202
+    assert "worker of method version 5" in asked.json()["message"]
+    assert worker.idle()
+    (listed,) = (await client.get("/v1/models")).json()["workers"]
+    assert f"profile/{METHOD}/" in listed["knows"][0]
+    monkeypatch.setattr(profile_requests, "METHOD_VERSION", METHOD)
+    before = await client.post("/v1/profiles", json={"model": "preset:gpt2", "weights": "random"})
+    assert before.json()["id"] != asked.json()["id"]
+    worker.finish(profile)
+    job = await client.get(asked.headers["location"])
+    assert (job.json()["state"], job.json()["profile"]) == ("queued", None)
