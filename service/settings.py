@@ -87,6 +87,9 @@ class Settings(BaseSettings):
     """Patterns (fnmatch) that a model id must match."""
     max_body_bytes: int = Field(default=8_000_000, ge=1_000)
     """Size of a request body beyond which it is refused with 413."""
+    max_bodies_bytes: int = Field(default=64_000_000, ge=1_000)
+    """Bytes of long request bodies (beyond 64 kB each) that a gateway holds at a time, half of them
+    of one caller; what does not fit is refused with 429."""
     rate_limit_per_minute: int = Field(default=0, ge=0)
     """Requests per key and minute; 0 is no limit."""
     max_queued: int = Field(default=10_000, ge=1)

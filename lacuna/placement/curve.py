@@ -72,6 +72,12 @@ class PlacementCurve:
     warnings: tuple[str, ...] = ()
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays."""
+        own = 0 if self.influence is None else self.influence.nbytes
+        return own + (0 if self.documents is None else self.documents.nbytes)
+
+    @property
     def anchored(self) -> bool:
         """Whether its ends keep their distance in tokens at another length."""
         return self.documents is None or self.documents.anchored
@@ -155,7 +161,6 @@ def of_architecture(
     )
 
 
-@lru_cache(maxsize=_CACHED)
 def of_profile(document: bytes, source: Source | None) -> PlacementCurve:
     """A curve of a stored profile. The default is `recall` where facts competed in enough groups
     and the model is neither always right nor always wrong, else `measured`.

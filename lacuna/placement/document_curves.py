@@ -53,6 +53,12 @@ class DocumentCurves:
     """Whether the ends keep their distance in tokens at another length."""
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays."""
+        arrays = (self.cumulative, self.chosen_on, self.trained_on, self.held_out)
+        return sum(array.nbytes for array in arrays)
+
+    @property
     def documents(self) -> int:
         """Number of curves D, after averaging in blocks."""
         return len(self.cumulative)

@@ -9,29 +9,25 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from tokenizers import Tokenizer
-
-from lacuna.contract.errors import InvalidRequest, ModelUnsupported, ProfileNotFound
-from lacuna.contract.placements import Chunk, PlacementRequest, PlacementResponse
+from lacuna.contract.errors import InvalidRequest, ProfileNotFound
+from lacuna.contract.placements import Chunk, PlacementRequest, PlacementResponse, Source
 from lacuna.contract.profiles import ProfileBody, ProfilePage, ProfileSummary
 from lacuna.placement import curve as curves
 from lacuna.placement.answer import place
 from lacuna.placement.architecture import architecture_by_name, architecture_of
 from lacuna.placement.curve import PlacementCurve
 from lacuna.placement.suitability import by_suitability
-from service.panics import failures_as
-from service.store.profiles import StoredProfile, TokenizerStore
+from service.store.profiles import StoredProfile
 
-Compute = Callable[..., Awaitable[PlacementResponse]]
+Compute = Callable[..., Awaitable[Any]]
 """Awaits a call of its first argument with the others, in another thread."""
 _INLINE_CHUNKS, _INLINE_TOKENS = 64, 32_768
 """Up to this size the answer takes a few milliseconds, and is computed on the event loop."""
 _SEARCHED = 50
 """Newest profiles of a model that are considered."""
-_TOKENIZERS = 8
-"""Tokenizers that are kept in memory."""
 
 
 class ProfileReader(Protocol):
@@ -58,6 +54,7 @@ async def answer(
     profiles: ProfileReader,
     counter: TokenCounter | None = None,
     compute: Compute = asyncio.to_thread,
+    known: Curves | None = None,
 ) -> PlacementResponse:
     """Order the chunks by the curve that the request names.
 
@@ -66,6 +63,7 @@ async def answer(
         profiles: what is stored.
         counter: of texts; without one they are refused.
         compute: runs what takes longer than a few milliseconds, off the event loop.
+        known: curves from earlier calls; None keeps none.
 
     Raises:
         InvalidRequest: pins that contradict each other, a curve that the profile lacks, texts
@@ -74,50 +72,74 @@ async def answer(
         TooLong: the prompt exceeds `MAX_TOKENS`.
         StoreUnavailable: the store is away.
     """
-    curve = await _find_curve(request, profiles)
+    reader = _Reader(profiles, known or Curves(), compute)
+    curve = await _find_curve(request, reader)
     counts = await _count(request.chunks, curve, counter)
     slow = curve.basis == "theory" or request.max_chunks == "auto"
     if len(counts) <= _INLINE_CHUNKS and sum(counts) <= _INLINE_TOKENS and not slow:
         return place(request, curve, counts)
-    return await compute(place, request, curve, counts)
+    placed: PlacementResponse = await compute(place, request, curve, counts)
+    return placed
 
 
-async def _find_curve(request: PlacementRequest, profiles: ProfileReader) -> PlacementCurve:
+@dataclass(frozen=True)
+class _Reader:
+    """Where the curves of one placement come from; see `answer`."""
+
+    profiles: ProfileReader
+    known: Curves
+    compute: Compute
+
+    async def curve(self, profile_id: str, source: Source | None) -> PlacementCurve | None:
+        """A curve of a stored profile; None when there is no such profile."""
+        stored = await self.profiles.get(profile_id)
+        if stored is None:
+            return None
+        return await self.known.of_profile(profile_id, stored.body, source, self.compute)
+
+    async def body(self, profile_id: str) -> ProfileBody | None:
+        """A stored profile as a whole, or None."""
+        stored = await self.profiles.get(profile_id)
+        if stored is None:
+            return None
+        parsed: ProfileBody = await self.compute(ProfileBody.of_stored, stored.body)
+        return parsed
+
+
+async def _find_curve(request: PlacementRequest, reader: _Reader) -> PlacementCurve:
     """The curve that the request names; see `answer` for errors."""
     if request.density is not None:
         return curves.of_density(request.density)
     if request.profile_id is not None:
-        stored = await profiles.get(request.profile_id)
-        if stored is None:
+        found = await reader.curve(request.profile_id, request.source)
+        if found is None:
             raise ProfileNotFound(
                 f"no profile {request.profile_id}, or it was evicted", field="profile_id"
             )
-        return curves.of_profile(stored.body, request.source)
+        return found
     if request.model is None:
         assert request.architecture is not None
         return curves.of_architecture(request.architecture)
-    return await _of_model(request, request.model, profiles)
+    return await _of_model(request, request.model, reader)
 
 
-async def _of_model(
-    request: PlacementRequest, model: str, profiles: ProfileReader
-) -> PlacementCurve:
+async def _of_model(request: PlacementRequest, model: str, reader: _Reader) -> PlacementCurve:
     """The most suitable profile that has the source, with trained weights unless the model is a
     preset, which has none; else theory, if allowed."""
     untrained = model.startswith("preset:")
-    page = await profiles.summaries(model, _SEARCHED)
+    page = await reader.profiles.summaries(model, _SEARCHED)
     refusal: InvalidRequest | None = None
     fit = [one for one in page.items if untrained or one.weights == "pretrained"]
     for summary in by_suitability(fit, request):
-        stored = await profiles.get(summary.id)
-        if stored is None:
-            continue
         try:
-            return curves.of_profile(stored.body, request.source)
+            found = await reader.curve(summary.id, request.source)
         except InvalidRequest as error:
             refusal = refusal or error
+            continue
+        if found is not None:
+            return found
     if request.allow_theory:
-        return await _theory(request, model, page.items, profiles)
+        return await _theory(request, model, page.items, reader)
     if refusal is not None:
         raise refusal
     raise ProfileNotFound(
@@ -131,16 +153,15 @@ async def _theory(
     request: PlacementRequest,
     model: str,
     measured: Sequence[ProfileSummary],
-    profiles: ProfileReader,
+    reader: _Reader,
 ) -> PlacementCurve:
     """By the architecture given, else that of any profile of the model, else as known by name."""
-    stored = [await profiles.get(summary.id) for summary in measured[:1]]
-    bodies = [ProfileBody.of_stored(one.body) for one in stored if one is not None]
-    tokenizer = bodies[0].model.tokenizer_digest if bodies else None
-    longest = bodies[0].model.max_length if bodies else None
+    body = await reader.body(measured[0].id) if measured else None
+    tokenizer = None if body is None else body.model.tokenizer_digest
+    longest = None if body is None else body.model.max_length
     architecture = request.architecture
     if architecture is None:
-        architecture = architecture_of(bodies[0]) if bodies else architecture_by_name(model)
+        architecture = architecture_by_name(model) if body is None else architecture_of(body)
     if architecture is None:
         raise ProfileNotFound(
             "nothing is known about this model's architecture: give `architecture`", field="model"
@@ -169,53 +190,42 @@ async def _count(
     return [chunk.tokens if chunk.tokens is not None else next(rest) for chunk in chunks]
 
 
-class TokenCounts:
-    """Counts texts with a model's own tokenizer, without the model and without the hub.
+class Curves:
+    """Curves of profiles, ready for placing, without the profiles that they come from. One per
+    gateway process.
 
-    Tokenizers come from the store; the last few stay in memory. One per gateway process.
+    Args:
+        most: bytes of all that are kept; the least recently used go first.
     """
 
-    def __init__(self, store: TokenizerStore) -> None:
-        self._store = store
-        self._loaded: OrderedDict[str, Tokenizer] = OrderedDict()
+    def __init__(self, most: int = 32_000_000) -> None:
+        self._most = most
+        self._kept: OrderedDict[tuple[str, Source | None], PlacementCurve] = OrderedDict()
+        self._bytes = 0
 
-    async def count(self, tokenizer_digest: str, texts: Sequence[str]) -> list[int] | None:
-        """Tokens of each text, without special tokens; None when no worker has published the
-        tokenizer.
+    async def of_profile(
+        self, profile_id: str, document: bytes, source: Source | None, compute: Compute
+    ) -> PlacementCurve:
+        """As `lacuna.placement.curve.of_profile`, parsed by `compute`.
+
+        Args:
+            profile_id: names the document for good, because profiles never change.
+            document: the profile's body as JSON.
+            source: which curve; None chooses.
+            compute: where to parse.
 
         Raises:
-            StoreUnavailable: Redis is away.
-            ModelUnsupported: the tokenizer fails on a text, or this version cannot read it.
+            InvalidRequest: the profile has no such curve, or only bins of it.
         """
-        tokenizer = self._loaded.get(tokenizer_digest)
-        if tokenizer is None:
-            document = await self._store.get(tokenizer_digest)
-            if document is None:
-                return None
-            tokenizer = await asyncio.to_thread(_load, document)
-            self._loaded[tokenizer_digest] = tokenizer
-            while len(self._loaded) > _TOKENIZERS:
-                self._loaded.popitem(last=False)
-        self._loaded.move_to_end(tokenizer_digest)
-        return await asyncio.to_thread(_count_all, tokenizer, list(texts))
-
-
-def _load(document: str) -> Tokenizer:
-    with failures_as(lambda why: _uncounted("cannot be read", why)):
-        tokenizer = Tokenizer.from_str(document)
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
-
-
-def _count_all(tokenizer: Tokenizer, texts: list[str]) -> list[int]:
-    with failures_as(lambda why: _uncounted("fails on a text", why)):
-        encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-    return [len(one.ids) for one in encoded]
-
-
-def _uncounted(what: str, why: str) -> ModelUnsupported:
-    return ModelUnsupported(
-        f"`text` cannot be counted: the model's tokenizer {what} ({why}); give `tokens`",
-        field="chunks.text",
-    )
+        key = (profile_id, source)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        curve: PlacementCurve = await compute(curves.of_profile, document, source)
+        if key not in self._kept:
+            self._kept[key] = curve
+            self._bytes += curve.nbytes
+        while self._bytes > self._most:
+            _, gone = self._kept.popitem(last=False)
+            self._bytes -= gone.nbytes
+        return curve

@@ -30,15 +30,25 @@ _TABLE, _SMALLEST_TABLE = 256, 32_768
 """Numbers that an ALiBi kernel keeps: per head, and at least."""
 
 
+class GivenUp(Exception):
+    """Nobody waits for the rollout any more."""
+
+
 class Deadline:
-    """Ends a rollout that takes longer than `MAX_SECONDS`.
+    """Ends a rollout that takes longer than `MAX_SECONDS`, or that nobody waits for.
 
     Args:
         clock: seconds; only differences count.
+        given_up: whether nobody waits any more.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        given_up: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._clock = clock
+        self._given_up = given_up
         self._end = clock() + MAX_SECONDS
         self.during: PredictionName | None = None
         """What is being computed, if it is one prediction."""
@@ -48,7 +58,10 @@ class Deadline:
 
         Raises:
             TooLarge: the time is up; says what to lower.
+            GivenUp: nobody waits any more.
         """
+        if self._given_up():
+            raise GivenUp
         if self._clock() <= self._end:
             return
         field = "sequence_length"

@@ -41,7 +41,9 @@ _MARGIN = 0.02
 
 
 def compute(
-    request: RolloutRequest, clock: Callable[[], float] = time.monotonic
+    request: RolloutRequest,
+    clock: Callable[[], float] = time.monotonic,
+    given_up: Callable[[], bool] = lambda: False,
 ) -> RolloutResponse:
     """Every curve and diagnosis that the request asks for, in full float64.
 
@@ -50,17 +52,19 @@ def compute(
     Args:
         request: validated.
         clock: seconds, for the deadline.
+        given_up: whether nobody waits for the answer any more; asked between layers.
 
     Raises:
         InvalidRequest: fields do not fit each other; names the field.
         TooLarge: a size is beyond its limit, or the time is up; names the limit.
+        GivenUp: nobody waits for the answer any more.
     """
     inputs = resolve(request)
     names = request.predictions or _default_names(inputs)
     check_kernel(inputs)
     check_predictions(inputs, names)
     check_size(inputs)
-    deadline = Deadline(clock)
+    deadline = Deadline(clock, given_up)
     curves = Curves(inputs, deadline)
     predictions: dict[str, RolloutPrediction] = {
         name: _prediction(curves.of(name), request) for name in names

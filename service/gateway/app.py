@@ -21,14 +21,16 @@ from lacuna.contract.errors import StoreUnavailable
 from service import logs
 from service.answers import placements
 from service.answers.drift import Drifts
-from service.answers.placements import TokenCounts
+from service.answers.placements import Curves
 from service.answers.profiles import Policy, Profiles
+from service.answers.token_counts import TokenCounts
 from service.gateway import openapi, problems
 from service.gateway.access import ApiKeys, allowed
 from service.gateway.bodies import known_parameters
-from service.gateway.dependencies import Pool, Services, State
+from service.gateway.dependencies import Services, State
 from service.gateway.edge import BodyLimit, CachedProfiles, Edge
 from service.gateway.metrics import Metrics
+from service.gateway.pools import Pool
 from service.gateway.representations import RepresentationCache, Representations
 from service.gateway.routes import calibrations, jobs, page, profiles, rollouts, status
 from service.gateway.routes import placements as placement_routes
@@ -111,7 +113,7 @@ def create_app(settings: Settings) -> Gateway:
                 per_minute=settings.rate_limit_per_minute,
                 metrics=metrics,
             ),
-            Middleware(BodyLimit, limit=settings.max_body_bytes),
+            Middleware(BodyLimit, limit=settings.max_body_bytes, budget=settings.max_bodies_bytes),
             Middleware(CachedProfiles, cache=cache, metrics=metrics),
         ],
         exception_handlers=problems.HANDLERS,
@@ -151,7 +153,9 @@ def _services(settings: Settings, metrics: Metrics, cache: RepresentationCache) 
     reading_pool = Pool("reading", _READING_THREADS)
     # One thread: a parser holds the interpreter lock, and two would take turns without ever letting
     # the event loop in.
-    parsing_pool = Pool("parsing", 1)
+    parsing_pool = Pool("parsing", 1, spare=0)
+    # One thread and a spare one: a text is in memory several times while it is counted.
+    counting_pool = Pool("counting", 1)
     return Services(
         settings=settings,
         client=client,
@@ -160,8 +164,9 @@ def _services(settings: Settings, metrics: Metrics, cache: RepresentationCache) 
         place=partial(
             placements.answer,
             profiles=use_cases,
-            counter=TokenCounts(TokenizerStore(client)),
+            counter=TokenCounts(TokenizerStore(client, counting_pool.run), counting_pool.run),
             compute=placement_pool.run,
+            known=Curves(),
         ),
         # Shared caches may keep profiles only while every caller may read them.
         representations=Representations(
@@ -171,7 +176,7 @@ def _services(settings: Settings, metrics: Metrics, cache: RepresentationCache) 
         rollout_pool=rollout_pool,
         placement_pool=placement_pool,
         parsing_pool=parsing_pool,
-        pools=[rollout_pool, placement_pool, reading_pool, parsing_pool],
+        pools=[rollout_pool, placement_pool, reading_pool, parsing_pool, counting_pool],
     )
 
 

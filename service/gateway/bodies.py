@@ -25,7 +25,8 @@ from pydantic_core import from_json
 
 from lacuna.contract import validation
 from lacuna.contract.errors import InvalidRequest
-from service.gateway.dependencies import Pool
+from service.gateway.dependencies import while_connected
+from service.gateway.pools import Pool
 
 BodyModel = TypeVar("BodyModel", bound=BaseModel)
 REQUEST_MODELS: set[type[BaseModel]] = set()
@@ -65,11 +66,13 @@ def body_of(model: type[BodyModel]) -> Callable[[Request], Awaitable[BodyModel]]
 
     async def read(request: Request) -> BodyModel:
         _check_media_type(request)
-        raw = await request.body()
+        # Read as a stream: what the framework keeps would stay in memory as long as the answer
+        # takes.
+        raw = b"".join([part async for part in request.stream()])
         if len(raw) <= validation.SMALL_BYTES:
             return parse(model, raw)
         pool: Pool = request.state.services.parsing_pool
-        return await pool.run(parse, model, raw)
+        return await while_connected(request, pool.run(parse, model, raw))
 
     return read
 

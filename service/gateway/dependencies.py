@@ -1,4 +1,4 @@
-"""What routes work with: threads, open waits, the services of this process, and the dependencies.
+"""What routes work with: open waits, the services of this process, and the dependencies.
 
 `Services` is built once by `app`; the annotated types at the end are what routes ask for. All of
 them are asynchronous, because a synchronous dependency costs a thread.
@@ -7,11 +7,9 @@ them are asynchronous, because a synchronous dependency costs a thread.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, TypedDict, TypeVar
@@ -21,7 +19,7 @@ from fastapi import Depends, Header, Path, Query, Request
 from starlette.requests import ClientDisconnect
 
 from lacuna.contract.base import DIGEST_PATTERN
-from lacuna.contract.errors import QueueFull, RateLimited, StoreUnavailable
+from lacuna.contract.errors import RateLimited, StoreUnavailable
 from lacuna.contract.jobs import Job
 from lacuna.contract.placements import PlacementRequest, PlacementResponse
 from lacuna.contract.profiles import MAX_BINS
@@ -30,6 +28,7 @@ from service.answers.drift import Drifts
 from service.answers.profiles import Profiles
 from service.gateway.metrics import Metrics
 from service.gateway.model_metrics import NEWEST, model_metrics
+from service.gateway.pools import Pool
 from service.gateway.representations import Representations
 from service.settings import ApiKey, Settings
 from service.store.connection import cancel_tasks
@@ -37,44 +36,6 @@ from service.store.monitoring import store_metrics
 from service.store.queue import JobRecord
 
 T = TypeVar("T")
-_BACKLOG = 64
-
-
-class Pool:
-    """A thread pool with a bounded backlog. One per kind of work, so that none waits for another.
-
-    Args:
-        name: of its threads.
-        threads: how many calls run at once.
-        backlog: how many may run or wait.
-    """
-
-    def __init__(self, name: str, threads: int, backlog: int = _BACKLOG) -> None:
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        self._backlog = backlog
-        self._calls = 0
-
-    async def run(self, call: Callable[..., T], *arguments: Any) -> T:
-        """The result of `call`.
-
-        Raises:
-            QueueFull: too many wait for this pool already.
-        """
-        if self._calls >= self._backlog:
-            raise QueueFull("too many computations are running", retry_after=1.0)
-        self._calls += 1
-        try:
-            loop = asyncio.get_running_loop()
-            # With the context, so that what is logged there carries the request's id.
-            within = contextvars.copy_context().run
-            return await loop.run_in_executor(self._executor, within, call, *arguments)
-        finally:
-            self._calls -= 1
-
-    def close(self) -> None:
-        """Cancel the calls that wait; those that run end by themselves."""
-        self._executor.shutdown(wait=False, cancel_futures=True)
-
 
 MAX_OPEN_WAITS: Final = 1_024
 """Open waits and event streams of one caller in one process: a quarter of its connections."""
@@ -153,7 +114,7 @@ class Services:
     client: redis.asyncio.Redis
     profiles: Profiles
     drifts: Drifts
-    place: Callable[[PlacementRequest], Awaitable[PlacementResponse]]
+    place: Callable[[PlacementRequest], Coroutine[Any, Any, PlacementResponse]]
     representations: Representations
     metrics: Metrics
     rollout_pool: Pool

@@ -11,14 +11,17 @@ import logging
 import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lacuna.contract.errors import PayloadTooLarge
+from lacuna.contract.errors import PayloadTooLarge, QueueFull
+from lacuna.contract.validation import SMALL_BYTES
 from service import logs
+from service.gateway import pools
 from service.gateway.bodies import BodyTooSlow
 from service.gateway.metrics import Metrics
 from service.gateway.problems import problem
@@ -171,26 +174,72 @@ def _route(scope: Scope) -> str:
     return known or "unmatched"
 
 
-class BodyLimit:
-    """Refuses bodies that are too large, at once when the length is declared, or too slow.
+class BodyBudget:
+    """Bytes of long bodies in memory, over all requests, whether they have arrived in full or not.
 
     Args:
-        limit: bytes.
+        most: bytes of all callers together; one caller may hold half.
+        largest: bytes of the largest body, which always fits for one caller.
+    """
+
+    def __init__(self, most: int, largest: int) -> None:
+        self._most = max(most, largest)
+        self._share = max(self._most // 2, largest)
+        self._held: Counter[str] = Counter()
+
+    def take(self, whose: str, size: int) -> None:
+        """Count `size` bytes more.
+
+        Raises:
+            QueueFull: too many bytes are held already; nothing was counted.
+        """
+        if self._held[whose] + size > self._share or self._held.total() + size > self._most:
+            self.give(whose, 0)
+            detail = "the bodies of other requests take the room for this one; try again"
+            raise QueueFull(detail, retry_after=2.0)
+        self._held[whose] += size
+
+    def give(self, whose: str, size: int) -> None:
+        """Count `size` bytes less."""
+        self._held[whose] -= size
+        if not self._held[whose]:
+            del self._held[whose]
+
+
+class BodyLimit:
+    """Refuses bodies that are too large, at once when the length is declared, too slow, or too many
+    at a time. Notes who asks, for everything behind it that shares out something (`pools`).
+
+    Args:
+        limit: bytes of one body.
+        budget: bytes of all bodies; a body counts with what it has beyond `SMALL_BYTES`.
         pause: seconds within which the next part has to arrive.
         seconds: seconds within which the whole body has to arrive.
     """
 
     def __init__(
-        self, app: ASGIApp, limit: int, pause: float = 10.0, seconds: float = 60.0
+        self,
+        app: ASGIApp,
+        limit: int,
+        budget: int = 64_000_000,
+        pause: float = 10.0,
+        seconds: float = 60.0,
     ) -> None:
         self.app = app
         self.limit = limit
+        self.budget = BodyBudget(budget, limit)
         self.pause = pause
         self.seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse, or pass the request on and count what is read of its body."""
-        if scope["type"] != "http" or scope["method"] == "GET":
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        key = scope.get("lacuna.key")
+        whose = key.digest if key else (scope.get("client") or ("",))[0]
+        pools.caller.set(whose)
+        if scope["method"] == "GET":
             await self.app(scope, receive, send)
             return
         detail = f"the body exceeds {self.limit} bytes"
@@ -199,11 +248,11 @@ class BodyLimit:
             refusal = problem(scope, "payload_too_large", detail, errors=[("body", detail)])
             await refusal(scope, receive, send)
             return
-        read, more = 0, True
+        read, held, more = 0, 0, True
         end = time.monotonic() + self.seconds
 
         async def counted() -> Message:
-            nonlocal read, more
+            nonlocal read, held, more
             # After the body, only the end of the connection can come, and may take its time.
             allowed = min(self.pause, max(0.0, end - time.monotonic())) if more else None
             try:
@@ -216,9 +265,16 @@ class BodyLimit:
                 read += len(message.get("body", b""))
                 if read > self.limit:
                     raise PayloadTooLarge(detail, field="body")
+                if (owed := max(0, read - SMALL_BYTES) - held) > 0:
+                    self.budget.take(whose, owed)
+                    held += owed
             return message
 
-        await self.app(scope, counted, send)
+        try:
+            await self.app(scope, counted, send)
+        finally:
+            # Only now: what was parsed of the body lives as long as its request.
+            self.budget.give(whose, held)
 
 
 class CachedProfiles:

@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import re
 import zlib
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -214,10 +215,14 @@ class TokenizerStore:
 
     Args:
         client: a client that returns bytes (`connection.connect_async`).
+        run: awaits a call of its first argument with the others, in another thread.
     """
 
-    def __init__(self, client: redis.asyncio.Redis) -> None:
+    def __init__(
+        self, client: redis.asyncio.Redis, run: Callable[..., Awaitable[Any]] = asyncio.to_thread
+    ) -> None:
         self._client = client
+        self._run = run
 
     async def get(self, name: str) -> str | None:
         """The `tokenizer.json` of a digest, or None; renews its TTL.
@@ -231,7 +236,8 @@ class TokenizerStore:
         if packed is None:
             return None
         # In a thread: unpacking 20 MB would hold up every other request.
-        return await asyncio.to_thread(_unpacked, packed, name)
+        document: str | None = await self._run(_unpacked, packed, name)
+        return document
 
 
 def _unpacked(packed: bytes, name: str) -> str | None:

@@ -112,6 +112,8 @@ def run_gateway() -> None:
             factory=True,
             host=settings.host,
             port=settings.port,
+            http="service.gateway.server:BoundedHttp",
+            ws="none",  # nothing here speaks it
             log_config=None,
             access_log=False,
             server_header=False,

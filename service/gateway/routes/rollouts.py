@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Request, Response
 
 from lacuna.contract.rollouts import RolloutRequest, RolloutResponse
 from service.answers import rollouts
 from service.gateway.access import needs
 from service.gateway.bodies import body_of, openapi_body
-from service.gateway.dependencies import ServicesHere
+from service.gateway.dependencies import ServicesHere, while_connected
+from service.gateway.pools import given_up
 from service.gateway.problems import problem_responses
 
 router = APIRouter(prefix="/v1/rollouts", tags=["theory"])
@@ -24,8 +25,14 @@ router = APIRouter(prefix="/v1/rollouts", tags=["theory"])
     responses=problem_responses(401, 403, 408, 413, 415, 422, 429),
 )
 async def roll_out(
-    body: Annotated[RolloutRequest, Depends(body_of(RolloutRequest))], services: ServicesHere
+    request: Request,
+    body: Annotated[RolloutRequest, Depends(body_of(RolloutRequest))],
+    services: ServicesHere,
 ) -> Response:
     """Influence curves that layers, heads, lambda, mask and positions imply; no model is loaded."""
-    answer = await services.rollout_pool.run(lambda: rollouts.compute(body).model_dump_json())
+
+    def computed() -> str:
+        return rollouts.compute(body, given_up=given_up).model_dump_json()
+
+    answer = await while_connected(request, services.rollout_pool.run(computed))
     return Response(answer, media_type="application/json")

@@ -45,7 +45,7 @@ def test_who_waits_for_a_job_is_told_that_the_gateway_stops(start_process: Any) 
 
 SLOW_GATEWAY = """
 import time
-from service.gateway.dependencies import Pool
+from service.gateway.pools import Pool
 from service.terminal import main
 run = Pool.run
 Pool.run = lambda pool, call, *arguments: run(pool, lambda: time.sleep(60))

@@ -9,10 +9,18 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from lacuna.contract.errors import PayloadTooLarge
+from lacuna.contract.errors import PayloadTooLarge, QueueFull
+from lacuna.contract.validation import SMALL_BYTES
 from service.gateway.access import ApiKeys
 from service.gateway.bodies import BodyTooSlow
-from service.gateway.edge import MAX_HEADERS, MAX_TARGET, BodyLimit, CachedProfiles, Edge
+from service.gateway.edge import (
+    MAX_HEADERS,
+    MAX_TARGET,
+    BodyBudget,
+    BodyLimit,
+    CachedProfiles,
+    Edge,
+)
 from service.gateway.metrics import Metrics
 from service.gateway.representations import RepresentationCache, represent
 from service.settings import ApiKey
@@ -160,6 +168,56 @@ async def test_after_the_body_the_end_of_the_connection_is_waited_for() -> None:
 
     await BodyLimit(app, 10, pause=0.05, seconds=0.05)(scope("POST"), receive, send)
     assert seen == ["http.request", "http.disconnect"]
+
+
+def test_the_budget_counts_all_bodies_and_leaves_half_to_others() -> None:
+    budget = BodyBudget(100, largest=10)
+    budget.take("a", 50)
+    with pytest.raises(QueueFull):
+        budget.take("a", 1)
+    budget.take("b", 30)
+    with pytest.raises(QueueFull):
+        budget.take("c", 21)
+    budget.take("c", 20)
+    budget.give("a", 50)
+    budget.take("c", 30)
+
+
+def test_one_body_of_the_largest_size_always_fits() -> None:
+    budget = BodyBudget(1, largest=10)
+    budget.take("a", 10)
+    with pytest.raises(QueueFull):
+        budget.take("b", 1)
+    budget.give("a", 10)
+    budget.take("b", 10)
+
+
+async def test_long_bodies_that_are_in_memory_are_counted_together() -> None:
+    """Half-sent or complete: each counts until its request ends."""
+    go, long = asyncio.Event(), b"x" * (SMALL_BYTES + 10)
+
+    async def app(given: Scope, receive: Receive, send: Send) -> None:
+        if given["path"] == "/hold":
+            await receive()
+            await go.wait()
+        await reads_all(given, receive, send)
+
+    limited = BodyLimit(app, limit=2 * SMALL_BYTES, budget=25)
+    limited.budget = BodyBudget(25, largest=1)
+    held = [
+        asyncio.create_task(
+            call(limited, {**scope("POST", "/hold"), "client": (name, 1)}, long, b"")
+        )
+        for name in "ab"
+    ]
+    await asyncio.sleep(0.01)
+    with pytest.raises(QueueFull):
+        await call(limited, {**scope("POST"), "client": ("c", 1)}, long)
+    short = await call(limited, {**scope("POST"), "client": ("c", 1)}, b"x" * SMALL_BYTES)
+    assert short[0]["status"] == 200
+    go.set()
+    await asyncio.gather(*held)
+    assert (await call(limited, scope("POST"), long))[0]["status"] == 200
 
 
 async def test_memory_answers_before_routing_and_only_what_it_holds() -> None:

@@ -454,7 +454,7 @@ async def test_reads_and_placements_do_not_wait_for_rollouts(
 ) -> None:
     go, running = threading.Event(), threading.Semaphore(0)
 
-    def long(request: Any) -> Any:
+    def long(request: Any, given_up: Any) -> Any:
         running.release()
         assert go.wait(20)
         raise InvalidRequest("enough")

@@ -1,0 +1,163 @@
+"""What reaches the server before there is a request: bounded in bytes and in time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+
+from service.gateway import server
+from service.gateway.server import MAX_FIELDS, MAX_HEAD, BoundedHttp
+
+Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
+CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers with the length of the body and the number of header fields."""
+    assert scope["type"] == "http"
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        size, more = size + len(message["body"]), message["more_body"]
+    body = f"{size} {len(scope['headers'])}".encode()
+    headers = [(b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Connect]:
+    config = uvicorn.Config(
+        echo, port=0, http=BoundedHttp, ws="none", lifespan="off", log_config=None, access_log=False
+    )
+    running = uvicorn.Server(config)
+    task = asyncio.create_task(running.serve())
+    while not running.started:
+        await asyncio.sleep(0.01)
+    port = running.servers[0].sockets[0].getsockname()[1]
+    yield lambda: asyncio.open_connection("127.0.0.1", port)
+    running.should_exit = True
+    await task
+
+
+async def endless(connect: Connect, start: bytes, lines: Iterator[bytes]) -> tuple[int, bytes]:
+    """Send without end; how many bytes were taken before the server hung up, and its answer."""
+    reader, writer = await connect()
+    writer.write(start)
+    sent, answer = 0, asyncio.create_task(reader.read())
+    try:
+        while not answer.done() and sent < 50 * MAX_HEAD:
+            part = b"".join(itertools.islice(lines, 64))
+            writer.write(part)
+            sent += len(part)
+            await writer.drain()
+            await asyncio.sleep(0.001)
+        return sent, await answer
+    except ConnectionError:
+        return sent, b"" if not answer.done() or answer.exception() else answer.result()
+    finally:
+        answer.cancel()
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("start", "part"),
+    [
+        (GET, b"a:\r\n"),
+        (GET, b"x-long: " + b"y" * 4_000 + b"\r\n"),
+        (GET + b"x-one: ", b"y" * 100),
+        (GET + b"", b"n" * 100),
+        (b"GET /", b"p" * 100),
+        (b"", b"\r\n"),
+        (CHUNKED + b"5;", b"ext=" + b"e" * 100),
+        (CHUNKED + b"1\r\nx\r\n0\r\n", b"a: b\r\n"),
+        (CHUNKED + b"1\r\nx\r\n0\r\nt: ", b"b" * 100),
+    ],
+    ids=[
+        "lines",
+        "long lines",
+        "value",
+        "name",
+        "target",
+        "blank",
+        "extension",
+        "trailers",
+        "tail",
+    ],
+)
+async def test_what_leads_to_no_request_is_cut_off(
+    connect: Connect, start: bytes, part: bytes
+) -> None:
+    sent, answer = await endless(connect, start, itertools.repeat(part))
+    assert sent < 20 * MAX_HEAD  # what the system's own buffers take
+    # No answer where the application was at work on one, or where the reset overtook it.
+    assert answer == b"" or answer.startswith((b"HTTP/1.1 431", b"HTTP/1.1 400")), answer
+
+
+async def test_the_refusal_is_a_problem_document(connect: Connect) -> None:
+    reader, writer = await connect()
+    writer.write(GET + b"".join(b"x-%d: y\r\n" % n for n in range(MAX_FIELDS + 1)))
+    answer = await reader.read()
+    writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 431 ")
+    assert b"content-type: application/problem+json" in head.lower()
+    assert b'"code":"headers_too_large"' in body
+    assert f"more than {MAX_FIELDS} header fields".encode() in body
+
+
+async def test_heads_up_to_the_bound_pass(connect: Connect) -> None:
+    reader, writer = await connect()
+    fields = b"".join(b"x-%d: y\r\n" % n for n in range(MAX_FIELDS - 1))
+    for _ in range(3):  # on one connection: what was counted is forgotten with its request
+        writer.write(GET + fields + b"\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 ")
+        assert await reader.readexactly(5) == f"0 {MAX_FIELDS}".encode()
+    writer.close()
+
+
+async def test_a_body_of_many_small_chunks_makes_progress(connect: Connect) -> None:
+    reader, writer = await connect()
+    number = 2 * MAX_HEAD
+    writer.write(CHUNKED + b"1\r\nx\r\n" * number + b"0\r\n\r\n")
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+    assert (await reader.readexactly(len(str(number)))).decode() == str(number)
+    writer.close()
+
+
+async def test_a_head_that_does_not_arrive_in_time_ends_the_connection(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.3)
+    for start in (b"", GET):
+        reader, writer = await connect()
+        writer.write(start)
+        async with asyncio.timeout(5):
+            assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
+        writer.close()
+
+
+async def test_a_body_may_take_longer_than_a_head(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.3)
+    reader, writer = await connect()
+    writer.write(CHUNKED)
+    await asyncio.sleep(0.8)
+    writer.write(b"1\r\nx\r\n0\r\n\r\n")
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+    # The next head on the same connection has a clock of its own.
+    await reader.readexactly(3)
+    writer.write(GET)
+    async with asyncio.timeout(5):
+        assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
+    writer.close()
