@@ -214,13 +214,18 @@ def cost(request: ProfileRequest, layers: int, heads: int, width: int) -> float:
 def recall_tokens(asked: RecallRequest, length: int) -> float:
     """Tokens that a measurement of recall reads at most, where a context is read once for all its
     questions: k contexts of `length` tokens and k^2 questions behind them for each group, 2 k short
-    prompts for the controls, and eight contexts again at each look.
+    prompts for the controls, and eight contexts again at each look. A text has at most 8 tokens, or
+    100 for `documents`, each in a pass of its own.
     """
     k, groups = asked.depths, asked.limit
     context = length + k * QUESTION_TOKENS
     looks = 1 if asked.groups != "auto" else 1 + (groups - 24) / 8
     each = groups * (k * context + 4 * k * QUESTION_TOKENS) + 8 * looks * context
-    return each * len(asked.probes)
+    written = 0.0
+    if asked.scoring == "text":
+        tokens = sum(100 if probe == "documents" else 8 for probe in asked.probes)
+        written = groups * (k * k + 2 * k) * tokens
+    return each * len(asked.probes) + written
 
 
 def _document(layers: int, width: int, length: int) -> float:

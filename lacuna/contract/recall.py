@@ -61,6 +61,10 @@ class RecallRequest(Wire):
     same, and refused where it has none. `plain`: never."""
     question: QuestionPlace = "last"
     """Where the question stands: behind the context, before it, or both."""
+    scoring: Literal["probability", "text"] = "probability"
+    """`probability`: how probable the answer is. `text`: the model writes, and its text is right or
+    wrong. It is right when it begins with the answer; for `documents`, when it contains an accepted
+    one (Liu et al., 2024). Texts take more time, and more groups for the same band."""
     passages: (
         Annotated[list[RecallPassage], Field(fail_fast=True, max_length=MAX_PASSAGES)] | None
     ) = None
@@ -107,6 +111,7 @@ class RecallEcho(Wire):
     depths: int
     form: Literal["auto", "plain", "chat"]
     question: QuestionPlace
+    scoring: Literal["probability", "text"] = "probability"
     passages_digest: str | None
 
 

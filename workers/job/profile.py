@@ -94,6 +94,7 @@ def _recall_echo(request: ProfileRequest) -> RecallEcho | None:
         depths=asked.depths,
         form=asked.form,
         question=asked.question,
+        scoring=asked.scoring,
         passages_digest=asked.passages_digest,
     )
 

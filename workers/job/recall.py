@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 from lacuna.contract.errors import DocumentsUnusable
 from lacuna.contract.profile_requests import ProfileRequest
@@ -73,7 +74,8 @@ def plan(loaded: LoadedModel, request: ProfileRequest) -> RecallPlan | None:
     asked = request.recall
     if asked is None:
         return None
-    reader = WeightsReader(loaded, chat=asked.form != "plain")
+    rung: Literal["answer", "text"] = "text" if asked.scoring == "text" else "answer"
+    reader = WeightsReader(loaded, rung=rung, chat=asked.form != "plain")
     if asked.form == "chat" and reader.form == "plain":
         raise DocumentsUnusable(
             f"`recall.form`: {loaded.id} has no chat template; ask for auto or plain",

@@ -195,3 +195,14 @@ def test_progress_grows_over_all_probes_and_a_cancelled_job_ends(loaded: LoadedM
 
     with pytest.raises(JobCancelled):
         recall.run(planned, on_share=lambda _share, _what: None, check=cancelled)
+
+
+def test_texts_are_right_or_wrong(loaded: LoadedModel) -> None:
+    probability, text = (
+        run(loaded, asked(groups=16, form="plain", scoring=scoring))["facts"].recall
+        for scoring in ("probability", "text")
+    )
+    assert (probability.rung, text.rung) == ("answer", "text")
+    assert set(np.unique(text.probabilities)) <= {0.0, 1.0}
+    assert text.log_probability is None
+    assert 0 < probability.probabilities.min() < probability.probabilities.max() < 1
