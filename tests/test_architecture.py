@@ -123,6 +123,7 @@ def test_there_is_no_import_cycle() -> None:
 def test_the_library_needs_neither_torch_nor_a_server(module: str) -> None:
     allowed = {"numpy", "scipy", "pydantic", "pydantic_core", "httpx", "lacuna"}
     adapters = {"langchain_core", "llama_index", "haystack", "PIL", "pandas", "matplotlib"}
+    adapters |= {"jinja2", "regex"}
     outside = {
         name.split(".")[0]
         for name in names(MODULES[module])
@@ -138,6 +139,7 @@ def test_the_worker_loop_loads_without_torch(module: str) -> None:
 
 def test_endpoints_load_without_torch() -> None:
     assert loaded_by("workers.endpoints.__main__").isdisjoint(HEAVY)
+    assert loaded_by("workers.experiments.served").isdisjoint(HEAVY)
 
 
 def test_the_gateway_loads_neither_torch_nor_transformers() -> None:

@@ -342,7 +342,7 @@ class ExperimentEstimate(Wire):
     prompt_tokens: int
     generated_tokens: int
     calls: int | None
-    """Requests to an endpoint; null for weights."""
+    """Requests to an endpoint, with those that count tokens; null for weights."""
     multiply_adds: Rounded | None
     """Of a model by weights; null where its size is not known, and for an endpoint."""
     cost: Rounded | None = None
@@ -412,6 +412,6 @@ def estimate(
         prompts=count,
         prompt_tokens=tokens + (ENDPOINT_TOKENS if endpoint else 0),
         generated_tokens=count * written,
-        calls=count + ENDPOINT_CALLS if endpoint else None,
+        calls=count + 2 * len(request.questions) + ENDPOINT_CALLS if endpoint else None,
         multiply_adds=experiment_cost(request, layers or 0, width or 0) if known else None,
     )

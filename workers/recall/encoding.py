@@ -21,7 +21,6 @@ from workers.documents.tokens import encode, policy, unknown_token
 from workers.models.loaded import LoadedModel
 from workers.recall.reader import Form, Message, Question
 
-_FIELD = "recall"
 _UNKNOWN_SHARE = 0.01
 """Of the prompts' tokens; with more, the tokenizer was not made for these texts."""
 
@@ -45,6 +44,7 @@ class Encoding:
     Args:
         loaded: a model with its tokenizer.
         chat: use the tokenizer's chat template where it has one.
+        field: of the request, which errors name.
 
     Attributes:
         form: in which prompts must come.
@@ -54,10 +54,12 @@ class Encoding:
         DocumentsUnusable: the model has no tokenizer, or a template that takes no question.
     """
 
-    def __init__(self, loaded: LoadedModel, *, chat: bool) -> None:
+    def __init__(self, loaded: LoadedModel, *, chat: bool, field: str = "recall") -> None:
+        self._field = field
         if loaded.tokenizer is None:
             raise DocumentsUnusable(
-                f"`{_FIELD}`: {loaded.id} has no tokenizer to write a question with", field=_FIELD
+                f"`{self._field}`: {loaded.id} has no tokenizer to write a question with",
+                field=self._field,
             )
         self._loaded = loaded
         self._tokenizer: Any = loaded.tokenizer
@@ -82,7 +84,7 @@ class Encoding:
             min(len(prompt), len(whole)),
         )
         if shared == 0 and not prefix:
-            raise DocumentsUnusable(f"`{_FIELD}`: a prompt has no token", field=_FIELD)
+            raise DocumentsUnusable(f"`{self._field}`: a prompt has no token", field=self._field)
         return Row([*prefix, *whole], len(whole) - shared)
 
     def rendered(self, prompt: str | tuple[Message, ...]) -> tuple[str, bool]:
@@ -100,9 +102,9 @@ class Encoding:
             )
         except (TemplateError, ValueError) as error:
             raise DocumentsUnusable(
-                f"`{_FIELD}`: the chat template of {self._loaded.id} does not take a question and "
-                f"the beginning of its answer: {error}",
-                field=_FIELD,
+                f"`{self._field}`: the chat template of {self._loaded.id} does not take a question "
+                f"and the beginning of its answer: {error}",
+                field=self._field,
             ) from None
         return str(text), False
 
@@ -124,7 +126,10 @@ class Encoding:
                 field="sequence_length",
             )
         check_vocabulary(
-            torch.tensor([max(max(row.ids) for row in rows)]), self._loaded, _FIELD, scored=True
+            torch.tensor([max(max(row.ids) for row in rows)]),
+            self._loaded,
+            self._field,
+            scored=True,
         )
         self._check_unknown(rows)
         self._check_answers(questions)
@@ -138,10 +143,10 @@ class Encoding:
         if share > _UNKNOWN_SHARE or answers > 0:
             name = self._tokenizer.convert_ids_to_tokens(unknown)
             raise DocumentsUnusable(
-                f"`{_FIELD}`: the tokenizer of {self._loaded.id} reads {share:.1%} of the prompts "
-                f"and a part of {answers:.0%} of the answers as {name}: it "
+                f"`{self._field}`: the tokenizer of {self._loaded.id} reads {share:.1%} of the "
+                f"prompts and a part of {answers:.0%} of the answers as {name}: it "
                 "was not made for these texts",
-                field=_FIELD,
+                field=self._field,
             )
 
     def _check_answers(self, questions: Sequence[Question]) -> None:
@@ -154,7 +159,7 @@ class Encoding:
             if not own or same:
                 told = f"cannot be told from {same[0]!r}" if same else "has no tokens"
                 raise DocumentsUnusable(
-                    f"`{_FIELD}`: the answer {question.answer!r} {told} in the tokenizer of "
+                    f"`{self._field}`: the answer {question.answer!r} {told} in the tokenizer of "
                     f"{self._loaded.id}",
-                    field=_FIELD,
+                    field=self._field,
                 )

@@ -22,9 +22,9 @@ from functools import cache, partial
 from pathlib import Path
 
 from lacuna.contract.errors import DocumentsUnusable
+from lacuna.experiments.scoring import normalized
 from workers.recall import wording
 from workers.recall.layout import Group, Item
-from workers.recall.reader import normalized
 
 _PROSE = Path(__file__).parents[1] / "documents" / "texts" / "python-reference.txt"
 _WORDS = 40_000

@@ -8,13 +8,11 @@ loop inside.
 
 from __future__ import annotations
 
-import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_ARTICLES = frozenset({"a", "an", "the"})
+from lacuna.experiments.scoring import contains, normalized
 
 Rung = Literal["answer", "first_token", "text"]
 """How an answer is read, best first.
@@ -78,22 +76,12 @@ class Question:
         >>> Question("Its animal is", " cat").right("caterpillar")
         False
         """
-        text = normalized(said)
-        known = [normalized(answer) for answer in self.accepted or (self.answer,)]
-        wanted = [answer for answer in known if answer]  # "The" alone would be in every text
+        accepted = self.accepted or (self.answer,)
         if self.scoring == "contains":
-            return any(answer in text for answer in wanted)
-        return any(f"{text} ".startswith(f"{answer} ") for answer in wanted)
-
-
-def normalized(text: str) -> str:
-    """Lower case, no punctuation, no articles, single spaces, as Liu et al. and SQuAD compare.
-
-    >>> normalized(' The  "Eiffel-Tower".')
-    'eiffeltower'
-    """
-    words = text.casefold().translate(_PUNCTUATION).split()
-    return " ".join(word for word in words if word not in _ARTICLES)
+            return contains(said, accepted)
+        text = f"{normalized(said)} "
+        known = (normalized(answer) for answer in accepted)
+        return any(text.startswith(f"{answer} ") for answer in known if answer)
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ class WeightsReader:
         rung: `answer` reads log-probabilities; `text` lets the model write and compares.
         chat: use the tokenizer's chat template where it has one.
         batch_size: prompts at once; 0 chooses by length and free memory.
+        field: of the request, which errors name.
 
     Raises:
         DocumentsUnusable: the model has no tokenizer.
@@ -60,10 +61,11 @@ class WeightsReader:
         rung: Literal["answer", "text"] = "answer",
         chat: bool = True,
         batch_size: int = 0,
+        field: str = "recall",
     ) -> None:
         self.loaded, self.rung, self.batch_size = loaded, rung, batch_size
         self.usage = Usage()
-        self._encoding = Encoding(loaded, chat=chat)
+        self._encoding = Encoding(loaded, chat=chat, field=field)
         self.form, self.preamble = self._encoding.form, self._encoding.preamble
         self._tokenizer: Any = loaded.tokenizer
         known = inspect.signature(loaded.model.forward).parameters

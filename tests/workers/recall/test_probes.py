@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from lacuna.contract.errors import DocumentsUnusable
+from lacuna.experiments.scoring import normalized
 from workers.recall import probes, wording
 from workers.recall.probes import PROBES, Passage, documents
-from workers.recall.reader import normalized
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = ROOT.parent / "shared" / "reference" / "nq-open-a.jsonl.gz"

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from workers.recall.reader import Question, normalized
+from lacuna.experiments.scoring import normalized
+from workers.recall.reader import Question
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,142 @@
+"""The orders of one question's chunks that an experiment compares, by the rules of
+`lacuna.placement`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from lacuna.contract.errors import InvalidRequest
+from lacuna.contract.experiment_requests import (
+    CURVE_ORDERS,
+    ExperimentQuestion,
+    ExperimentRequest,
+    OrderName,
+)
+from lacuna.contract.placements import Chunk, PlacementRequest
+from lacuna.placement.answer import place
+from lacuna.placement.assemble import Assembled, assemble
+from lacuna.placement.curve import PlacementCurve, of_density
+from lacuna.placement.rules import fixed_orders
+from lacuna.placement.strategies import document_order
+
+Order = tuple[int, ...]
+Lengths = Callable[[int], tuple[list[int], int, int, int]]
+"""Of the question with this number: tokens of each chunk, before the chunks, behind them, and
+between two of them."""
+
+_FLAT = of_density([1.0])
+
+
+def orders(
+    request: ExperimentRequest,
+    number: int,
+    *,
+    curve: PlacementCurve | None = None,
+    lengths: Lengths | None = None,
+) -> dict[OrderName, Order]:
+    """Each order that the request names, as indices of the question's chunks.
+
+    Args:
+        request: validated.
+        number: of the question, from 0.
+        curve: for `advised` and `optimal`; default: the request's `density`.
+        lengths: for them too; default: characters / 4, nothing around the chunks.
+
+    Raises:
+        InvalidRequest: scores that the scale does not have, pins that contradict each other, or no
+            curve; names the question.
+    """
+    asked, name = request.questions[number], request.question_ids[number]
+    try:
+        return _orders(request, number, curve, lengths)
+    except InvalidRequest as error:
+        field = f"questions.{number}.chunks"
+        raise InvalidRequest(f"question {name!r}: {error}", field=field) from None
+    except ValueError as error:
+        words = f"question {name!r}: the pins of its {len(asked.chunks)} chunks contradict: {error}"
+        raise InvalidRequest(words, field=f"questions.{number}.chunks") from None
+
+
+def _orders(
+    request: ExperimentRequest,
+    number: int,
+    curve: PlacementCurve | None,
+    lengths: Lengths | None,
+) -> dict[OrderName, Order]:
+    asked = request.questions[number]
+    counts = [max(1, len(chunk.text) // 4) for chunk in asked.chunks]
+    plain = _placement(request, asked, counts)
+    known = assemble(plain, _FLAT, counts)
+    by_document = _by_document(asked)
+    found: dict[OrderName, Order] = {}
+    for name, order in fixed_orders(known.problem, by_document).items():
+        found[name] = tuple(order.tolist())  # type: ignore[index]  # the rules' names are orders'
+    for name in ("random", "random_again"):
+        if name in request.arms:
+            found[name] = _random(request, known, number, name)
+    if named := [name for name in request.arms if name in CURVE_ORDERS]:
+        if curve is None and request.density is None:
+            raise InvalidRequest(f"the order {named[0]} has no curve")
+        along = curve or of_density(request.density or [])
+        around = (counts, 0, 0, 0) if lengths is None else lengths(number)
+        for name in named:
+            found[name] = _along(request, asked, along, around, name)
+    return {name: found[name] for name in request.arms}
+
+
+def _placement(
+    request: ExperimentRequest, asked: ExperimentQuestion, counts: Sequence[int]
+) -> PlacementRequest:
+    """The same chunks as a placement; `density` is only there since a placement needs a curve."""
+    chunks = [
+        Chunk(
+            id=chunk.id,
+            tokens=tokens,
+            relevance=chunk.score,
+            document=chunk.document,
+            position=chunk.position,
+            pinned=chunk.pinned,
+        )
+        for chunk, tokens in zip(asked.chunks, counts, strict=True)
+    ]
+    return PlacementRequest(density=[1.0], chunks=chunks, relevance_scale=request.relevance_scale)
+
+
+def _by_document(asked: ExperimentQuestion) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    positions = [
+        float(at) if chunk.position is None else chunk.position
+        for at, chunk in enumerate(asked.chunks)
+    ]
+    return document_order([chunk.document for chunk in asked.chunks], positions)
+
+
+def _random(request: ExperimentRequest, known: Assembled, number: int, name: str) -> Order:
+    drawn = np.random.default_rng([request.seed, number, int(name == "random_again")])
+    order = drawn.permutation(known.problem.size)
+    if known.problem.constrained:
+        order = known.problem.repair(order[None])[0]
+    return tuple(order.tolist())
+
+
+def _along(
+    request: ExperimentRequest,
+    asked: ExperimentQuestion,
+    curve: PlacementCurve,
+    around: tuple[list[int], int, int, int],
+    name: OrderName,
+) -> Order:
+    """The order that a placement along the curve returns."""
+    counts, before, behind, between = around
+    wanted = _placement(request, asked, counts).model_copy(
+        update={
+            "prefix_tokens": before,
+            "suffix_tokens": behind,
+            "separator_tokens": between,
+            "strategy": name,
+        }
+    )
+    answer = place(wanted, curve, counts)
+    index = {chunk.id: at for at, chunk in enumerate(asked.chunks)}
+    return tuple(index[one] for one in answer.order)

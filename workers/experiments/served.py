@@ -1,0 +1,133 @@
+"""An experiment with a served model, over HTTP; needs no torch."""
+
+from __future__ import annotations
+
+from pydantic import SecretStr
+
+from lacuna.contract.base import digest
+from lacuna.contract.errors import BudgetSpent, InvalidRequest
+from lacuna.contract.experiment_requests import ExperimentRequest, prompt_tokens
+from lacuna.contract.experiment_requests import prompts as prompts_of
+from lacuna.contract.experiments import ExperimentUsage
+from lacuna.placement.curve import PlacementCurve
+from workers.endpoints.budget import Budget, Estimate, Limits, estimate
+from workers.endpoints.client import EndpointClient
+from workers.endpoints.ledger import Ledger
+from workers.endpoints.reader import EndpointReader
+from workers.endpoints.settings import Endpoint
+from workers.experiments.prompts import COUNTED
+from workers.experiments.run import About, Context, Finding, run, scoring_of
+
+_ONE_TOKEN = 16
+"""Characters of an answer that may be one token; longer ones need not be counted."""
+
+
+def cost(request: ExperimentRequest, endpoint: Endpoint) -> Estimate:
+    """What an experiment takes at the endpoint's prices and pace, by characters."""
+    count = prompts_of(request)
+    text = request.scoring not in ("auto", "log_probability")
+    return estimate(
+        endpoint,
+        answers=count,
+        length=-(-prompt_tokens(request) // count),
+        rung="text" if text else "first_token",
+        answer_tokens=request.max_answer_tokens if text else 1,
+        counting_calls=COUNTED + (1 if text else 2) * len(request.questions),
+    )
+
+
+def run_served(
+    request: ExperimentRequest,
+    endpoint: Endpoint,
+    key: SecretStr | None,
+    context: Context,
+    *,
+    ledger: Ledger,
+    curve: PlacementCurve | None = None,
+    client: EndpointClient | None = None,
+) -> Finding:
+    """Run an experiment with an endpoint.
+
+    Args:
+        request: passed by `lacuna.experiments.check.check`.
+        endpoint: that the request names.
+        key: as `Endpoint.key` gave it.
+        context: of the job.
+        ledger: answers that were paid for once are not paid for again while it is kept.
+        curve: of the request's `profile_id`, if it has one.
+        client: for tests; its budget must be the request's.
+
+    Raises:
+        InvalidRequest, TooLong: about the request; name the field.
+        BudgetSpent: the estimate exceeds the budget, or it was spent before 12 questions.
+        Errors of the endpoint.
+    """
+    if request.template.form not in ("auto", endpoint.form):
+        raise InvalidRequest(
+            f"`template.form`: endpoint {endpoint.name!r} is asked in the form {endpoint.form}; "
+            "the operator's settings decide it",
+            field="template.form",
+        )
+    asked = request.budget
+    limits = Limits(asked.max_calls, asked.max_tokens, asked.max_cost)
+    if (beyond := cost(request, endpoint).exceeds(limits)) is not None:
+        raise BudgetSpent(f"{beyond}: raise it, or ask fewer questions in fewer orders")
+    text = request.scoring not in ("auto", "log_probability")
+    budget = Budget.of(endpoint, limits) if client is None else client.budget
+    context.progress(0.0, "finding out how the endpoint can be read")
+    with EndpointReader(
+        endpoint,
+        key,
+        budget=budget,
+        ledger=ledger if client is None else client.ledger,
+        measurement=digest(["experiment", endpoint.name, endpoint.base_url, endpoint.model]),
+        rung="text" if text else None,
+        longest=_longest(request, endpoint),
+        client=client,
+    ) as reader:
+        context.check()
+        if not text:
+            reader.way = reader.ladder.choose(one_token=_one_token(request, reader))
+        scoring_of(request, reader)
+        about = About(
+            revision=reader.canary.digest,
+            longest=endpoint.context_length,
+            free_counts=reader.ladder.counts_by == "tokenizer",
+            again=len(request.questions),
+        )
+
+        def spending(prompts: int) -> ExperimentUsage:
+            if reader.exhausted is None:  # else there is no call left for it
+                reader.verify()
+            spent = budget.spent
+            return ExperimentUsage(
+                prompts=prompts,
+                calls=spent.calls,
+                replayed=spent.replayed,
+                prompt_tokens=spent.prompt_tokens,
+                generated_tokens=spent.generated_tokens,
+                cost=budget.money,
+            )
+
+        return run(request, reader, context, about, spending, curve=curve)
+
+
+def _longest(request: ExperimentRequest, endpoint: Endpoint) -> int:
+    """Tokens of the longest prompt, by a low estimate: its true length is checked when counted."""
+    characters = max(
+        sum(len(chunk.text) for chunk in question.chunks) + len(question.question)
+        for question in request.questions
+    )
+    return min(characters // 5, endpoint.context_length)
+
+
+def _one_token(request: ExperimentRequest, reader: EndpointReader) -> bool:
+    """Whether every answer that is read is one token, as it follows the prompt."""
+    lead = request.template.answer
+    begins = reader.form == "chat" or (reader.form == "continued" and not lead)
+    space = "" if begins or lead[-1:].isspace() else " "
+    answers = sorted({space + question.answers[0] for question in request.questions}, key=len)
+    if len(answers[-1]) > _ONE_TOKEN:
+        return False
+    # The longest first: one of several tokens is enough to know.
+    return all(reader.count([answer])[0] == 1 for answer in reversed(answers))
