@@ -19,7 +19,8 @@ from pydantic import ValidationError
 from service import logs
 from service.settings import Settings
 from service.store.claims import ClaimStore
-from service.store.connection import connect, durability_problem, is_outage, policy_problem
+from service.store.connection import connect, is_forbidden, is_outage, refusal
+from service.store.fitness import durability_problem, policy_problem, refused, version_problem
 from service.store.keys import QueueName
 from service.store.kinds import needs
 from service.store.profiles import StoredProfile, publish_tokenizer, read_profile
@@ -71,14 +72,9 @@ def run(settings: Settings, handler: Handler) -> int:
         job_ttl=settings.job_ttl,
         max_finished=settings.max_finished_jobs,
     )
-    info = _wait_for_store(client)
-    if problem := policy_problem(info):
-        if settings.eviction_policy_check == "refuse":
-            log.critical(problem)
-            return EXIT_CONFIG
-        log.warning(problem)
-    if problem := durability_problem(info):
-        log.warning(problem)
+    if problem := _unfit(client, settings):
+        log.critical(problem)
+        return EXIT_CONFIG
     pending = PendingResults(settings.data_dir / "pending-results")
     return Worker(store, handler, pending, grace=settings.grace_seconds).run()
 
@@ -90,16 +86,28 @@ def queues_of(settings: Settings, device: str) -> tuple[QueueName, ...]:
     return ("gpu", "cpu") if device.startswith("cuda") else ("cpu",)
 
 
-def _wait_for_store(client: redis.Redis) -> dict[str, object]:
-    """The store's INFO, once it answers; a worker may start before the store does."""
+def _unfit(client: redis.Redis, settings: Settings) -> str | None:
+    """Why the store cannot be relied on, once it answers; a worker may start before it does."""
     while True:
         try:
-            return dict(client.info())
+            info, tried = client.info(), refused(client)
+            break
         except (redis.RedisError, OSError) as error:
+            if is_forbidden(error):
+                return refusal(error)
             if not is_outage(error):
                 raise
             log.warning("waiting for the store", extra={"why": str(error)[:200]})
             time.sleep(_RETRY_SECONDS)
+    policy = policy_problem(info)
+    wrong = version_problem(info) or (tried.why if tried and tried.lasting else None)
+    if policy and settings.eviction_policy_check == "refuse":
+        wrong = wrong or policy
+    if wrong is None:
+        for warning in (policy, durability_problem(info), tried.why if tried else None):
+            if warning:
+                log.warning(warning)
+    return wrong
 
 
 def _profile_handler(settings: Settings) -> Handler:

@@ -31,7 +31,8 @@ from lacuna.contract.models import WorkerModels
 from lacuna.contract.profile_requests import ProfileRequest
 from service import logs
 from service.store.claims import Claim, ClaimStore, Outcome
-from service.store.connection import is_outage
+from service.store.connection import is_forbidden, is_outage, refusal
+from service.store.upkeep import FORGET_SECONDS, Steadiness
 from workers.faults import Fatal, classify, clean_up
 from workers.lease import (
     ANNOUNCE_SECONDS,
@@ -54,8 +55,6 @@ _REQUESTS: Final[Mapping[JobKind, type[JobRequest]]] = {
 
 MEND_SECONDS = 600.0
 """How often the worker repairs what crashed processes left in the queue."""
-FORGET_SECONDS = 60.0
-"""Shortest time between two rewrites of the store's file, which remove callers' own texts."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +102,7 @@ class Worker:
         self._keeper = Keeper(store, self._shutdown, self._announce, self._note_outage)
         self._results = Results(store, pending, self._shutdown, self._note_outage)
         self._capabilities = handler.describe()
-        # This process may have started because of an outage, which it then cannot know of.
-        self._outage_at = time.monotonic()
+        self._steadiness = Steadiness(store.lease)
         self._expire_at = 0.0
         self._forget_at = 0.0
         # The first repair comes soon: this may be the first start after a crash.
@@ -138,7 +136,7 @@ class Worker:
         self._shutdown.request()
 
     def _note_outage(self) -> None:
-        self._outage_at = time.monotonic()
+        self._steadiness.unsettle()
 
     def _once(self) -> Fatal | None:
         """Send kept results, clean up, then run a job or wait briefly for one."""
@@ -153,7 +151,8 @@ class Worker:
             if not is_outage(error):
                 raise
             self._note_outage()
-            log.warning("the store is away", extra={"why": str(error)[:200]})
+            why = refusal(error) if is_forbidden(error) else str(error)[:200]
+            log.warning("the store is away", extra={"why": why})
             self._shutdown.sleep(1.0)
             return None
         with logs.context(job=claim.job_id, request=claim.trace):
@@ -163,9 +162,7 @@ class Worker:
         now = time.monotonic()
         if now >= self._expire_at:
             self._expire_at = now + min(2.0, self._store.lease / 6)
-            # After an outage every lease looks expired, though all workers may still be working.
-            steady = now - self._outage_at > self._store.lease
-            if steady and self._store.uptime() > self._store.lease:
+            if self._steadiness.steady(self._store.facts()):
                 self._store.expire()
         if now >= self._forget_at and self._store.forget_history():
             self._forget_at = now + FORGET_SECONDS

@@ -38,9 +38,14 @@ from service.settings import Settings
 from service.store.connection import (
     cancel_tasks,
     connect_async,
-    durability_problem,
+    is_forbidden,
     outages_translated,
+)
+from service.store.fitness import (
+    durability_problem,
     policy_problem,
+    refused_async,
+    version_problem,
 )
 from service.store.profiles import ProfileStore, TokenizerStore
 from service.store.queue import JobStore
@@ -83,7 +88,7 @@ def create_app(settings: Settings) -> Gateway:
         services = _services(settings, metrics, cache)
         housekeeping = None
         try:
-            await _check_policy(services)
+            await _check_store(services)
             housekeeping = asyncio.create_task(_keep_house(services), name="housekeeping")
             yield {"services": services}
         finally:
@@ -204,7 +209,8 @@ async def keep_house(
     Any number of gateways may do this at the same time.
 
     Args:
-        jobs: swept every few seconds.
+        jobs: swept every few seconds, and records that are over taken away; once a minute callers'
+            own texts leave the server's file.
         profiles: evicted once a minute.
         lease: the workers' lease in seconds.
         profile_ttl: seconds after which an unused profile goes; 0 is never.
@@ -215,8 +221,10 @@ async def keep_house(
     while True:
         try:
             await jobs.sweep(lease)
+            await jobs.forget()
             if loop.time() >= evict_at:
                 evict_at = loop.time() + EVICT_SECONDS
+                await jobs.forget_history()
                 gone = await profiles.evict(ttl=profile_ttl, max_bytes=max_profile_bytes)
                 if gone:
                     log.info("profiles were evicted", extra={"profiles": gone})
@@ -228,22 +236,30 @@ async def keep_house(
         await asyncio.sleep(pause)
 
 
-async def _check_policy(services: Services) -> None:
-    """Refuse a server that drops our keys, or warn. Workers check one that is away now.
+async def _check_store(services: Services) -> None:
+    """Refuse a server that cannot be relied on, or warn. Workers check one that is away now.
 
     Raises:
-        StoreUnavailable: the policy is one of `allkeys-*` and the settings say "refuse".
+        StoreUnavailable: the server is too old, does not let our user do what jobs need, or drops
+            our keys and the settings say "refuse".
     """
     try:
         with outages_translated():
             info = await services.client.info()
+            refused = await refused_async(services.client)
     except StoreUnavailable as error:
+        if error.__cause__ is not None and is_forbidden(error.__cause__):
+            log.critical(error.detail)
+            raise
         log.warning("the store is away", extra={"why": error.detail})
         return
-    if found := policy_problem(info):
-        if services.settings.eviction_policy_check == "refuse":
-            log.critical(found)
-            raise StoreUnavailable(found)
-        log.warning(found)
-    if found := durability_problem(info):
-        log.warning(found)
+    wrong = version_problem(info) or (refused.why if refused and refused.lasting else None)
+    policy = policy_problem(info)
+    if policy and services.settings.eviction_policy_check == "refuse":
+        wrong = wrong or policy
+    if wrong:
+        log.critical(wrong)
+        raise StoreUnavailable(wrong)
+    for warning in (policy, durability_problem(info), refused.why if refused else None):
+        if warning:
+            log.warning(warning)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
@@ -19,6 +19,7 @@ from lacuna.contract.jobs import Failure, JobKind
 from lacuna.contract.models import WorkerModels
 from service.store import keys, kinds
 from service.store.connection import BLOCK_SECONDS, ROUTE, lua_arguments, lua_source
+from service.store.upkeep import texts_left
 
 log = logging.getLogger(__name__)
 
@@ -110,6 +111,7 @@ class ClaimStore:
         self.knows = kinds.known() if knows is None else tuple(knows)
         self.lease = lease
         self._script = client.register_script(lua_source("queue"))
+        self._upkeep = client.register_script(lua_source("upkeep"))
         self._unanswered: str | None = None
         self._lease_us = int(lease * 1e6)
         self._max_attempts = max_attempts
@@ -212,9 +214,10 @@ class ClaimStore:
     def expire(self) -> int:
         """Requeue (or fail) the jobs whose leases ran out, and log each; returns how many.
 
-        Call it only when this process saw no outage for one lease and the server is up for one
-        lease (`uptime`). Otherwise an outage makes every running job run twice.
+        Call it only while `upkeep.Steadiness` lets leases be judged. Otherwise an outage makes
+        every running job run twice.
         """
+        self._upkeep(keys=ROUTE, args=lua_arguments("settle", {"lease": self._lease_us}))
         reply = self._run("expire", max_attempts=self._max_attempts, **self._retention)
         return log_expired(reply)
 
@@ -228,20 +231,20 @@ class ClaimStore:
         Returns:
             Whether a rewrite was started.
         """
-        counts = self.client.hmget(keys.STATS, [keys.TEXTS_DROPPED, keys.TEXTS_FORGOTTEN])
-        dropped, forgotten = (int(number or 0) for number in cast("list[bytes | None]", counts))
-        if dropped == forgotten:
-            return False
         try:
+            counts = self.client.hmget(keys.STATS, [keys.TEXTS_DROPPED, keys.TEXTS_FORGOTTEN])
+            dropped = texts_left(counts, self.client.info("persistence"))
+            if dropped is None:
+                return False
             self.client.bgrewriteaof()
             self.client.hset(keys.STATS, keys.TEXTS_FORGOTTEN, dropped)
         except redis.ResponseError:
             return False
         return True
 
-    def uptime(self) -> int:
-        """Seconds since the server started."""
-        return int(self.client.info("server")["uptime_in_seconds"])
+    def facts(self) -> Mapping[str, Any]:
+        """What `upkeep.Steadiness` needs to know of the server."""
+        return dict(self.client.info("server"))
 
     def mend(self) -> int:
         """Requeue jobs that are in no lane and under no lease, and log each; returns how many.
@@ -249,7 +252,7 @@ class ClaimStore:
         Those that a worker declined wait again too, without a word. One process at a time does
         this; it reads every job once.
         """
-        if not self.client.set(keys.HOUSEKEEPER, self.name, nx=True, ex=60):
+        if not self.client.set(keys.HOUSEKEEPER, self.name, nx=True, px=keys.HOUSEKEEPER_MS):
             return 0
         mended, cursor = 0, 0
         while True:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -23,8 +24,6 @@ from service.store import keys
 
 BLOCK_SECONDS = 2.0
 """How long an idle worker blocks on its queue; a worker's socket timeout is far longer."""
-NEARLY_FULL = 0.9
-"""Share of the server's memory above which no new job is accepted."""
 ROUTE: Final = [keys.STATS]
 """The one key that a script call declares: any key of ours leads a cluster client to the right
 node."""
@@ -39,6 +38,9 @@ _OUTAGE_CLASSES = (
     redis.exceptions.TryAgainError,
 )
 _OUTAGE_WORDS = ("MISCONF", "NOREPLICAS", "BUSY ", "UNBLOCKED")
+# The rights of our user. Somebody may have taken them away for a while, and what we know is no less
+# true: so this is an outage as well, with a sentence of its own.
+_FORBIDDEN_WORDS = "ACL failure"
 
 # After a planned failover the old primary lives on as a replica and keeps our connections. Only a
 # new connection, by name, reaches the new primary; a retry opens one.
@@ -84,7 +86,45 @@ def is_outage(error: BaseException) -> bool:
         return True
     if isinstance(error, _OUTAGE_CLASSES):
         return True
+    if is_forbidden(error):
+        return True
     return isinstance(error, redis.ResponseError) and str(error).startswith(_OUTAGE_WORDS)
+
+
+def is_forbidden(error: BaseException) -> bool:
+    """Whether the server refuses because of the rights of our user; in scripts it has no class."""
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        return True
+    return isinstance(error, redis.ResponseError) and str(error).startswith(_FORBIDDEN_WORDS)
+
+
+def refusal(error: BaseException) -> str:
+    """Why the server does not do what we ask, in one sentence that says what to change."""
+    said = str(error)
+    if is_forbidden(error):
+        return _forbidden(said)
+    if isinstance(error, redis.exceptions.OutOfMemoryError):
+        return "the store is out of memory and refuses writes: raise its maxmemory"
+    if isinstance(error, redis.exceptions.ReadOnlyError):
+        return "the store is a replica and refuses writes: the address must lead to the primary"
+    if said.startswith("MISCONF"):
+        reason = said.removeprefix("MISCONF ").partition(". ")[0]
+        return f"the store cannot write to its disk and refuses writes ({reason:.200})"
+    if said.startswith("NOREPLICAS"):
+        return "the store refuses writes: too few of its replicas are connected"
+    return "the store does not answer"
+
+
+def _forbidden(said: str) -> str:
+    if "channel" in said:
+        what, rule = f"the channel {keys.EVENTS}", f"&{keys.PREFIX}:*"
+    elif "access a key" in said:
+        what, rule = "our keys", f"~{keys.PREFIX}:*"
+    else:
+        command = re.search(r"the '([\w|]+)' command", said)
+        what = f"the command {command[1] if command else 'that we need'}"
+        rule = f"+{command[1]}" if command else "+@all"
+    return f"the store's user may not use {what}: give it `{rule}` (ACL SETUSER)"
 
 
 @contextmanager
@@ -92,58 +132,19 @@ def outages_translated() -> Iterator[None]:
     """Turn an outage into `StoreUnavailable`; other errors are our own mistakes and pass through.
 
     Raises:
-        StoreUnavailable: Redis is away, loading, read-only or out of memory.
+        StoreUnavailable: Redis is away, loading, read-only, out of memory or disk, or does not
+            let our user do it.
     """
     try:
         yield
     except (redis.RedisError, OSError) as error:
         if not is_outage(error):
             raise
-        full = isinstance(error, redis.exceptions.OutOfMemoryError)
-        detail = "the store is out of memory" if full else "the store does not answer"
-        raise StoreUnavailable(f"{detail}; try again shortly", retry_after=5.0) from error
-
-
-def policy_problem(info: Mapping[str, Any]) -> str | None:
-    """What is wrong with a server's eviction policy, if anything.
-
-    Args:
-        info: the answer to INFO.
-
-    Returns:
-        One sentence, or None when Redis never drops a key of ours by itself.
-    """
-    policy = str(info.get("maxmemory_policy", "noeviction"))
-    if not policy.startswith("allkeys"):
-        return None
-    return (
-        f"maxmemory-policy is {policy}: Redis would drop queued jobs under memory pressure; "
-        "set it to noeviction (LACUNA_EVICTION_POLICY_CHECK=warn starts all the same)"
-    )
-
-
-def durability_problem(info: Mapping[str, Any]) -> str | None:
-    """A warning when a restart of the server would lose the queue."""
-    if int(info.get("aof_enabled", 0)):
-        return None
-    return "appendonly is off: a restart of Redis loses every queued job; set appendonly yes"
-
-
-def nearly_full(info: Mapping[str, Any]) -> bool:
-    """Whether more than `NEARLY_FULL` of the server's memory is used, as the server counts it.
-
-    Buffers for its log and its replicas do not count: a slow disk or replica lets them grow for a
-    while, and the server refuses no key because of them.
-
-    Args:
-        info: the answer to INFO, section memory.
-    """
-    used = int(info["used_memory"]) - int(info.get("mem_not_counted_for_evict", 0))
-    return 0 < int(info["maxmemory"]) * NEARLY_FULL <= used
+        raise StoreUnavailable(f"{refusal(error)}; try again shortly", retry_after=5.0) from error
 
 
 @cache
-def lua_source(name: Literal["queue", "profiles"]) -> str:
+def lua_source(name: Literal["queue", "profiles", "upkeep"]) -> str:
     """The full text of a script: the names of `keys`, then `<name>.lua` of this folder."""
     file = resources.files("service.store") / f"{name}.lua"
     return keys.lua_header() + file.read_text(encoding="utf-8")

@@ -29,6 +29,7 @@ may touch any of them. `lua_header` gives the names to the Lua scripts; no name 
     {lacuna}:stats                   hash     counters and histograms of all time; mean run times;
                                               when each queue and lane last had a worker (µs)
     {lacuna}:housekeeper             string   held by the worker that reconciles now; has a TTL
+    {lacuna}:probe                   string   written to see whether the server takes writes
     {lacuna}:events                  channel  the id of each job whose state or progress changed
 
 A lane is `<queue>:<needs>`: the jobs of a queue that need the same kind and version of worker.
@@ -37,10 +38,10 @@ Fields of a job: `state`, `kind`, `needs`, `identity` (content
 address of the request), `queue`, `high`, `pinned`, `document` (the request as JSON,
 dropped at the end because it may hold the caller's texts), `private` (1 if it does), `declined` (1
 while it stands aside, because a worker could not read it), `trace` (id of the HTTP request),
-`attempts`, `token` (fence: the owner of the lease), `worker`, `progress`, `message`, `reported`
-(when the progress last changed), `loaded` and `loaded_progress` (when the job first reported
-progress, and how much), `cancel`, `interest` (number of callers who still want it), `by:<owner>` (1
-while that caller wants it, 0 afterwards),
+`attempts`, `token` (fence: the owner of the lease), `lease` (its length in µs), `worker`,
+`progress`, `message`, `reported` (when the progress last changed), `loaded` and `loaded_progress`
+(when the job first reported progress, and how much), `cancel`, `interest` (number of callers who
+still want it), `by:<owner>` (1 while that caller wants it, 0 afterwards),
 `created`, `started`, `finished`, `code`, `detail`, `retryable`, `field` (why it failed), `profile`
 (the id of the profile). All times are microseconds since 1970 by the server's clock.
 """
@@ -74,6 +75,7 @@ CLAIM: Final = f"{PREFIX}:claim:"
 STATS: Final = f"{PREFIX}:stats"
 HOUSEKEEPER: Final = f"{PREFIX}:housekeeper"
 EVENTS: Final = f"{PREFIX}:events"
+PROBE: Final = f"{PREFIX}:probe"
 
 HIGH: Final = ":hi"
 JOBS_OF: Final = ":jobs"
@@ -85,6 +87,13 @@ FORGOTTEN_AT_ONCE: Final = 100
 """How many finished jobs one step forgets at most."""
 WAKE_TOKENS: Final = 64
 """How many tokens a wake list holds at most."""
+HOUSEKEEPER_MS: Final = 60_000
+"""How long one worker alone may reconcile."""
+RECORD_GRACE_MS: Final = 86_400_000
+"""A record that has no longer to live than this is over: `upkeep.lua` takes it away together with
+its ids. If nobody does, Redis drops the record alone."""
+ANNOUNCED_US: Final = 60_000_000
+"""No worker announces itself for longer: what ends later was written before a clock went back."""
 STRANDED_US: Final = 600_000_000
 """A job that waited this long in a lane without workers moves to the other queue (µs)."""
 RESULTS_BYTES: Final = 268_435_456

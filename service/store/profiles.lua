@@ -22,8 +22,9 @@ function operations.delete(given)
   redis.call('DECRBY', PROFILES_BYTES, size)
   -- The jobs that led here would run again if asked for, so their records need not stay.
   for _, job in ipairs(redis.call('SMEMBERS', key .. JOBS_OF)) do
-    if redis.call('HGET', JOB .. job, 'state') == 'done' then
-      redis.call('PEXPIRE', JOB .. job, string.format('%.0f', given.job_ttl))
+    local state, profile = unpack(redis.call('HMGET', JOB .. job, 'state', 'profile'))
+    if state == 'done' and profile == id then
+      redis.call('PEXPIRE', JOB .. job, string.format('%.0f', given.job_ttl + RECORD_GRACE_MS))
     end
   end
   redis.call('DEL', key, key .. JOBS_OF)

@@ -48,6 +48,7 @@ local function count(name) redis.call('HINCRBY', STATS, name, 1) end
 
 -- Histogram fields are named by their bound, so another version with other bounds mislabels nothing.
 local function observe(name, buckets, seconds)
+  seconds = math.max(0, seconds)  -- the clock may have been set back
   local least = 'inf'
   for _, bound in ipairs(buckets) do
     if seconds <= bound then least = string.format('%g', bound); break end
@@ -120,7 +121,7 @@ local function close(id, state, at, given)
   redis.call('HSET', key, 'state', state, 'finished', int(at))
   redis.call('HDEL', key, 'document', 'token', 'cancel', 'declined')
   if redis.call('HGET', key, 'private') == '1' then count(TEXTS_DROPPED) end
-  redis.call('PEXPIRE', key, int(given.job_ttl))
+  redis.call('PEXPIRE', key, int(given.job_ttl + RECORD_GRACE_MS))  -- see `forget` in upkeep.lua
   redis.call('ZADD', ENDED .. state, int(at), id)
   forget_oldest(state, given.max_finished)
   count('ended:' .. state)
@@ -221,6 +222,7 @@ function operations.submit(given, request)
     'private', given.private and '1' or '0', 'document', request, 'trace', given.trace,
     'attempts', '0', 'created', int(at))
   if job.state then redis.call('ZREM', ENDED .. job.state, id) end
+  if job.profile then redis.call('SREM', PROFILE .. job.profile .. JOBS_OF, id) end
   redis.call('HDEL', key, 'cancel', 'started', 'finished', 'code', 'detail', 'retryable', 'field',
     'profile')
   -- Earlier callers may still read the job, but only this one wants it now.
@@ -300,7 +302,7 @@ function operations.claim(given)
       if job.state == 'queued' and job.document then
         job.attempts = redis.call('HINCRBY', key, 'attempts', 1)
         redis.call('HSET', key, 'state', 'running', 'token', given.token, 'worker', given.worker,
-          'started', int(at))
+          'started', int(at), 'lease', int(given.lease))
         redis.call('SET', last_key, id, 'PX', int(given.lease / 1000 + 1))
         redis.call('ZADD', LEASED .. queue, int(at + given.lease), id)
         if job.attempts == 1 then observe('wait', WAIT_BUCKETS, (at - tonumber(job.created)) / 1000000) end
@@ -373,6 +375,7 @@ local function observe_run(queue, kind, seconds, new)
   observe('run', RUN_BUCKETS, seconds)
   -- A profile that was there already was found, not made: that tells nothing about the work.
   if not new then return end
+  seconds = math.max(0, seconds)
   local name = MEAN_RUN .. lane(queue, kind)
   local mean = tonumber(redis.call('HGET', STATS, name) or seconds)
   redis.call('HSET', STATS, name, string.format('%.9g', mean + 0.2 * (seconds - mean)))

@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+import redis
 import redis.asyncio
 from pydantic import ValidationError
 
@@ -25,9 +25,10 @@ from service.store.connection import (
     ROUTE,
     lua_arguments,
     lua_source,
-    nearly_full,
     outages_translated,
 )
+from service.store.fitness import nearly_full, refused_async
+from service.store.upkeep import FORGET_AT_ONCE, Steadiness, texts_left
 from service.store.watch import Watcher
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,8 @@ POSITION_SECONDS = 3.0
 """How often callers who follow a waiting job learn its position."""
 ANONYMOUS = "anonymous"
 """The one caller that all requests without a key count as."""
+_NEARLY_FULL = "the store is nearly out of memory and takes no new jobs until waiting ones end"
+_TEXTS = [keys.TEXTS_DROPPED, keys.TEXTS_FORGOTTEN]
 _MIN_PROGRESS = 0.05
 """A job's own pace is used once it has made this much progress."""
 
@@ -103,9 +106,11 @@ class JobStore:
         self._retention = claims.retention(job_ttl, max_finished)
         self._max_attempts = max_attempts
         self._watcher = Watcher(client, self._read)
-        # As after an outage: this process may be starting because of one.
-        self._outage_at = time.monotonic()
+        self._upkeep = client.register_script(lua_source("upkeep"))
+        self._steadiness: Steadiness | None = None
+        self._refusal: str | None = None
         self._nearly_full = False
+        self._kept: dict[str, int] = {}
 
     async def _run(self, operation: str, *payloads: bytes, **named: Any) -> Any:
         with outages_translated():
@@ -167,10 +172,7 @@ class JobStore:
             record = job_record(job_id, answer["job"])
             return Submission(record, answer["outcome"] == "created")
         if self._nearly_full:
-            raise StoreUnavailable(
-                "the store is nearly out of memory and takes no new jobs until waiting ones end",
-                retry_after=30.0,
-            )
+            raise StoreUnavailable(_NEARLY_FULL, retry_after=30.0)
         wait = float(answer.get("mean_run", 5.0)) / max(1, answer["workers"])
         raise QueueFull(
             f"{self._max_queued} jobs wait already", retry_after=min(60.0, max(1.0, wait))
@@ -231,23 +233,63 @@ class JobStore:
         """Requeue, or fail, jobs whose workers went away, and log each; returns how many.
 
         Workers do the same before they claim, but there may be none left to do it. Call it every
-        few seconds. It does nothing within one lease of an outage, of the server's start or of the
-        creation of this object: every lease looks expired then, though the workers still work.
+        few seconds. Leases are left alone while `upkeep.Steadiness` says so.
 
-        It also notes whether the server's memory is nearly used up. Then `submit` refuses new jobs,
-        so that the results of those that wait find room.
+        It also notes whether the server takes writes (`refusal`), and whether its memory is nearly
+        used up. Then `submit` refuses new jobs, so that the results of those that wait find room.
+
+        Args:
+            lease: seconds; of the workers.
         """
+        steadiness = self._steadiness = self._steadiness or Steadiness(lease)
         try:
             with outages_translated():
                 info = await self._client.info("server", "memory")
-            self._nearly_full = nearly_full(info)
-            if info["uptime_in_seconds"] <= lease or time.monotonic() - self._outage_at <= lease:
-                return 0
+                refused = await refused_async(self._client)
+                self._nearly_full = nearly_full(info)
+                self._refusal = refused.why if refused else None
+                if not steadiness.steady(info):
+                    return 0
+                arguments = lua_arguments("settle", {"lease": int(lease * 1e6)})
+                await self._upkeep(keys=ROUTE, args=arguments)
             reply = await self._run("expire", max_attempts=self._max_attempts, **self._retention)
             return claims.log_expired(reply)
         except StoreUnavailable:
-            self._outage_at = time.monotonic()
+            steadiness.unsettle()
             raise
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the store takes no new jobs, in one sentence, as of the latest `sweep`; or None."""
+        return self._refusal or (_NEARLY_FULL if self._nearly_full else None)
+
+    async def forget(self) -> int:
+        """Take away the next few records that are over, with their ids in all indexes; returns how
+        many ids went. Call it again and again: it goes through all of them in turns."""
+        gone = 0
+        for state in TERMINAL:
+            skip = self._kept.get(state, 0)
+            named = {"state": state, "skip": skip, "limit": FORGET_AT_ONCE}
+            with outages_translated():
+                reply = await self._upkeep(keys=ROUTE, args=lua_arguments("forget", named))
+            seen, kept = (int(number) for number in reply)
+            self._kept[state] = skip + kept if seen == FORGET_AT_ONCE else 0
+            gone += seen - kept
+        return gone
+
+    async def forget_history(self) -> bool:
+        """As `claims.ClaimStore.forget_history`: there may be no worker to do it."""
+        with outages_translated():
+            counts = await self._client.hmget(keys.STATS, _TEXTS)
+            dropped = texts_left(counts, await self._client.info("persistence"))
+            if dropped is None:
+                return False
+            try:
+                await self._client.bgrewriteaof()
+            except redis.ResponseError:  # a managed server may not allow it
+                return False
+            await self._client.hset(keys.STATS, keys.TEXTS_FORGOTTEN, str(dropped))
+        return True
 
     async def close(self) -> None:
         """End the subscription. The client stays open: it belongs to the caller."""

@@ -77,6 +77,9 @@ async def _readiness(services: Services) -> Readiness:
         unknown = Check(ok=False, detail="workers are unknown")
         return Readiness(ready=False, redis=Check(ok=False, detail=error.detail), workers=unknown)
     workers = _workers(live)
+    refusal = services.profiles.jobs.refusal
+    if refusal is not None:
+        return Readiness(ready=False, redis=Check(ok=False, detail=refusal), workers=workers)
     return Readiness(ready=workers.ok, redis=Check(ok=True, detail="answers"), workers=workers)
 
 

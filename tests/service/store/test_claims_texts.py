@@ -90,6 +90,16 @@ async def test_so_does_a_withdrawal_that_no_worker_sees(
     assert gone_within_seconds(short_dir)
 
 
+async def test_without_any_worker_the_gateway_sees_to_it(jobs: JobStore, short_dir: Path) -> None:
+    await jobs.submit(JOB, SECRET, queue="cpu", private=True)
+    assert not await jobs.forget_history()
+    assert (await jobs.cancel(JOB)).state == "cancelled"
+    assert on_disk(short_dir)
+    assert await jobs.forget_history()
+    assert gone_within_seconds(short_dir)
+    assert not await jobs.forget_history()
+
+
 async def test_requests_that_hold_nobodys_texts_cost_no_rewrite(
     jobs: JobStore, claims: ClaimStore
 ) -> None:

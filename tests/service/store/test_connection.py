@@ -1,4 +1,4 @@
-"""Outages told from mistakes; servers that cannot be relied on."""
+"""Outages told from mistakes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from service.local import store
 from service.store.connection import (
     connect,
     connect_async,
-    durability_problem,
     is_outage,
     outages_translated,
-    policy_problem,
 )
 
 
@@ -33,6 +31,8 @@ from service.store.connection import (
         redis.ResponseError("MISCONF Errors writing to the AOF file: No space left on device"),
         redis.ResponseError("BUSY Redis is busy running a script"),
         redis.ResponseError("UNBLOCKED force unblock from blocking operation"),
+        redis.exceptions.NoPermissionError("No permissions to access a channel"),
+        redis.ResponseError("ACL failure in script: No permissions to access a key script: on x"),
         FileNotFoundError(2, "no socket"),
     ],
 )
@@ -67,35 +67,6 @@ def test_a_wrong_type_on_a_real_server_is_a_mistake(redis_sync: redis.Redis) -> 
     redis_sync.set("x", "y")
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"), outages_translated():
         redis_sync.zcard("x")
-
-
-@pytest.mark.parametrize("policy", ["noeviction", "volatile-lru", "volatile-ttl"])
-def test_policies_that_spare_our_queue(policy: str) -> None:
-    assert policy_problem({"maxmemory_policy": policy}) is None
-
-
-@pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "allkeys-random"])
-def test_policies_that_eat_our_queue(policy: str) -> None:
-    problem = policy_problem({"maxmemory_policy": policy})
-    assert problem is not None
-    assert policy in problem
-    assert "noeviction" in problem
-
-
-def test_a_server_without_a_log_is_said() -> None:
-    assert durability_problem({"aof_enabled": 1}) is None
-    assert "appendonly" in str(durability_problem({"aof_enabled": 0}))
-
-
-def test_what_a_real_server_says_of_itself_is_understood(redis_sync: redis.Redis) -> None:
-    info = redis_sync.info()
-    assert policy_problem(info) is None
-    assert durability_problem(info) is None
-    redis_sync.config_set("maxmemory-policy", "allkeys-lru")
-    try:
-        assert policy_problem(redis_sync.info()) is not None
-    finally:
-        redis_sync.config_set("maxmemory-policy", "noeviction")
 
 
 async def test_nothing_connects_on_construction() -> None:

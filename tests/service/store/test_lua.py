@@ -13,7 +13,7 @@ from service.store import connection, keys
 from service.store.connection import ROUTE, lua_arguments, lua_source
 
 FOLDER = Path(connection.__file__).parent
-NAMES: tuple[Literal["queue", "profiles"], ...] = ("queue", "profiles")
+NAMES: tuple[Literal["queue", "profiles", "upkeep"], ...] = ("queue", "profiles", "upkeep")
 SCRIPTS = pytest.mark.parametrize("name", NAMES)
 
 
@@ -23,7 +23,7 @@ def test_every_script_of_the_folder_is_known() -> None:
 
 @SCRIPTS
 def test_the_server_compiles_it(
-    name: Literal["queue", "profiles"], redis_sync: redis.Redis
+    name: Literal["queue", "profiles", "upkeep"], redis_sync: redis.Redis
 ) -> None:
     assert len(redis_sync.script_load(lua_source(name))) == 40
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
@@ -120,6 +121,52 @@ async def test_a_store_that_evicts_keys_is_refused(
         assert "allkeys-lru" in caplog.text
     finally:
         redis_sync.config_set("maxmemory-policy", "noeviction")
+
+
+async def until_redis(client: httpx.AsyncClient, *, ok: bool) -> str:
+    """Waits until /readyz says so of the store, and returns its words."""
+    async with asyncio.timeout(20):
+        while True:
+            answer = await client.get("/readyz")
+            found = answer.json()["redis"]
+            if found["ok"] == ok:
+                assert answer.status_code == (200 if ok else 503)
+                return str(found["detail"])
+            await asyncio.sleep(0.05)
+
+
+async def test_a_store_that_takes_no_writes_is_not_ready(
+    gateway: Any, worker: Any, redis_sync: redis.Redis
+) -> None:
+    worker.announce(seconds=600)
+    client = await gateway(lease_seconds=0.2)  # looks every 50 ms
+    assert await until_redis(client, ok=True) == "answers"
+    redis_sync.config_set("maxmemory", 1)
+    assert "out of memory and refuses writes" in await until_redis(client, ok=False)
+    redis_sync.config_set("maxmemory", 0)
+    await until_redis(client, ok=True)
+    redis_sync.execute_command("ACL", "SETUSER", "default", "resetchannels")
+    try:
+        assert "may not use the channel" in await until_redis(client, ok=False)
+        answer = await client.post("/v1/profiles", json={"model": "gpt2"})
+        assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
+    finally:
+        redis_sync.execute_command("ACL", "SETUSER", "default", "&*")
+    await until_redis(client, ok=True)
+
+
+async def test_a_store_that_forbids_what_jobs_need_is_refused_at_the_start(
+    gateway: Any, redis_sync: redis.Redis, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for missing, rules in {
+        "may not use the channel": ["~{lacuna}:*", "+@all"],
+        "may not use the command info": ["~{lacuna}:*", "&*", "+@all", "-info"],
+    }.items():
+        redis_sync.execute_command("ACL", "SETUSER", "lac", "reset", "on", ">pw", *rules)
+        with pytest.raises(StoreUnavailable, match=missing):
+            await gateway(redis_url=redis_url.replace("unix://", "unix://lac:pw@"))
+        assert missing in caplog.text
+    redis_sync.execute_command("ACL", "DELUSER", "lac")
 
 
 async def test_docs_need_no_other_host(client: httpx.AsyncClient) -> None:
