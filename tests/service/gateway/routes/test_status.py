@@ -138,7 +138,7 @@ async def until_redis(client: httpx.AsyncClient, *, ok: bool) -> str:
 async def test_a_store_that_takes_no_writes_is_not_ready(
     gateway: Any, worker: Any, redis_sync: redis.Redis
 ) -> None:
-    worker.announce(seconds=600)
+    worker.announce(seconds=50)
     client = await gateway(lease_seconds=0.2)  # looks every 50 ms
     assert await until_redis(client, ok=True) == "answers"
     redis_sync.config_set("maxmemory", 1)
