@@ -52,6 +52,15 @@ class CachedPlacer:
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_reading"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._reading = threading.Lock()
+        # The clock of another process may have begun at another time.
+        self._read_at = -math.inf
+
     def place(
         self, chunks: Iterable[Chunk | Mapping[str, Any]], **options: Any
     ) -> PlacementResponse:

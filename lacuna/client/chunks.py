@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from lacuna.client.errors import Refused
 from lacuna.contract import validation
-from lacuna.contract.base import Wire
+from lacuna.contract.base import plain
 from lacuna.contract.errors import InvalidRequest
 from lacuna.contract.placements import MAX_CHUNK_CHARACTERS, MAX_CHUNKS, Chunk
 
@@ -53,6 +53,7 @@ def parse_chunks(text: str, name: str = "the text") -> ParsedChunks:
     >>> parse_chunks("a, 120, 0.9").fields
     {'chunks': [{'id': 'a', 'tokens': 120, 'relevance': 0.9}]}
     """
+    text = text.removeprefix("\ufeff")
     first = text.lstrip()[0]
     if first == "[":
         return ParsedChunks({"chunks": parse_json(text, name)}, {})
@@ -70,22 +71,18 @@ def placement_request(
         Refused: no curve is named, or a chunk is neither a Chunk nor a mapping.
     """
     listed = [_chunk(at, one) for at, one in enumerate(chunks)]
-    given = {name: _plain(value) for name, value in options.items() if value is not None}
+    given = {name: plain(value) for name, value in options.items() if value is not None}
     if not {"profile_id", "model", "density", "architecture"} & given.keys():
         raise Refused("give profile_id, model, density or architecture")
     return {**given, "chunks": listed}
-
-
-def _plain(value: Any) -> Any:
-    """A model of the contract, such as a `Calibration`, as JSON has it."""
-    return value.model_dump() if isinstance(value, Wire) else value
 
 
 def _chunk(at: int, given: object) -> dict[str, Any]:
     if isinstance(given, Chunk):
         return given.model_dump(exclude_none=True)
     if isinstance(given, Mapping):
-        return dict(given)
+        fields: dict[str, Any] = plain(given)
+        return fields
     raise Refused(
         f"chunks[{at}] is of type {type(given).__name__}: give a Chunk, or a mapping with id, "
         "tokens (or text) and relevance",

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import httpx
 
@@ -17,6 +17,7 @@ from lacuna.client import flows
 from lacuna.client.chunks import placement_request
 from lacuna.client.errors import Refused
 from lacuna.client.flows import Flow, Retries, Send
+from lacuna.contract.base import plain
 from lacuna.contract.calibrations import Calibration
 from lacuna.contract.comparisons import Comparison
 from lacuna.contract.jobs import Job
@@ -62,10 +63,15 @@ class Client:
         self._retries = Retries(retries, longest_wait)
         self._timeout = timeout
         self._http = httpx.Client(**_connection(url, api_key), transport=transport)
+        self._made_of = _Arguments(url, api_key, timeout, retries, longest_wait, transport)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         # Pipelines copy their parts; a copy shares the connections, which threads may do too.
         return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process makes connections of its own. The pickle holds the key.
+        return _remade, (type(self), self._made_of)
 
     def __enter__(self) -> Self:
         return self
@@ -228,9 +234,13 @@ class AsyncClient:
         self._retries = Retries(retries, longest_wait)
         self._timeout = timeout
         self._http = httpx.AsyncClient(**_connection(url, api_key), transport=transport)
+        self._made_of = _Arguments(url, api_key, timeout, retries, longest_wait, transport)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (type(self), self._made_of)
 
     async def __aenter__(self) -> Self:
         return self
@@ -339,6 +349,22 @@ class AsyncClient:
             return result
 
 
+class _Arguments(NamedTuple):
+    """What a client was made of, to make one like it in another process."""
+
+    url: str
+    api_key: str | None
+    timeout: float
+    retries: int
+    longest_wait: float
+    transport: Any
+
+
+def _remade(kind: type[T], made_of: _Arguments) -> T:
+    fields = made_of._asdict()
+    return kind(fields.pop("url"), **fields)
+
+
 def _calibration_request(
     scores: Sequence[float],
     labels: Sequence[bool],
@@ -380,7 +406,7 @@ def _request(step: Send, timeout: float) -> dict[str, Any]:
     return {
         "method": step.method,
         "url": step.path,
-        "json": step.body,
+        "json": plain(step.body),
         "params": dict(step.query) or None,
         "headers": {"Prefer": f"wait={step.held}"} if step.held else None,
         "timeout": max(timeout, step.held + _SLACK_SECONDS) if step.held else timeout,

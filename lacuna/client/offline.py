@@ -14,6 +14,7 @@ from pydantic_core import to_json
 
 from lacuna.client.chunks import placement_request
 from lacuna.client.errors import Refused
+from lacuna.contract import validation
 from lacuna.contract.errors import InvalidRequest, LacunaError
 from lacuna.contract.placements import Chunk, PlacementRequest, PlacementResponse
 from lacuna.contract.profiles import Profile
@@ -134,7 +135,11 @@ def parse_profile(document: bytes | str, name: str) -> Profile:
         Refused: it holds no profile.
     """
     try:
-        return Profile.of_answer(document)
+        if isinstance(document, bytes):
+            document = validation.text_of(document)
+        return Profile.of_answer(document.removeprefix("\ufeff"))
+    except UnicodeDecodeError as error:
+        raise Refused(f"{name} holds no profile: it is not text in UTF-8") from error
     except ValidationError as error:
         raise Refused(f"{name} holds no profile: {_first_fault(error)}") from error
 

@@ -18,12 +18,16 @@ from typing import Any, Literal, Protocol
 from lacuna.client.breaker import Breaker
 from lacuna.client.clients import AsyncClient
 from lacuna.client.errors import Refused, ServiceAway
-from lacuna.client.offline import OfflinePlacer
+from lacuna.client.offline import OfflinePlacer, curve_of, parse_request, place_along
+from lacuna.contract.base import plain
 from lacuna.contract.placements import Chunk, PlacementResponse
 
 __all__ = ["Placer", "Reorderer", "estimate_tokens", "relevances"]
 
 _BYTES_PER_TOKEN = 4
+_BUDGET = ("max_tokens", "max_chunks", "prefix_tokens", "suffix_tokens", "separator_tokens")
+_MEANING = ("relevance_scale", "calibration")
+"""Fields that say how much fits, and what scores mean."""
 OnError = Literal["keep", "raise"]
 
 
@@ -46,7 +50,8 @@ class Reorderer:
             order chunks but not to keep a budget: `max_tokens` needs the function.
         on_error: `keep` gives the order of `fallback`, else the given one, with a `RuntimeWarning`,
             whatever goes wrong: no service, no profile, a key that changed, the page of a proxy, a
-            missing score. `raise` raises.
+            missing score. `max_chunks` and `max_tokens` hold all the same: the least relevant
+            texts are left out. `raise` raises.
         timeout: seconds for one order in all, retries included.
         fallback: places when `placer` fails, as an `OfflinePlacer` can.
         options: `profile_id`, `model` or `density`, and other fields of POST /v1/placements.
@@ -221,7 +226,27 @@ class Reorderer:
         warnings.warn(
             f"Lacuna keeps the given order: {_reason(error)}", RuntimeWarning, stacklevel=3
         )
-        return list(range(len(texts)))
+        return self._kept(texts, scores, options)
+
+    def _kept(
+        self, texts: Sequence[str], scores: Sequence[float | None], options: Mapping[str, Any]
+    ) -> list[int]:
+        """The given order, without what the budget has no room for: the least relevant."""
+        everything = list(range(len(texts)))
+        fields = {**self._options, **options}
+        known = {name: plain(fields.get(name)) for name in _BUDGET}
+        budget = {name: value for name, value in known.items() if type(value) is int}
+        if not _has_budget(budget):
+            return everything
+        try:
+            chunks, asked = self._request(texts, scores, options)
+            meaning = {name: asked[name] for name in _MEANING if name in asked}
+            # Along a flat curve no order is better than another: only the budget decides.
+            request = parse_request(chunks, {**budget, **meaning, "density": [1.0]})
+            return sorted(int(name) for name in place_along(request, curve_of(request)).order)
+        except Exception:
+            # Without usable scores the given order counts as best first.
+            return everything[: budget.get("max_chunks")]
 
 
 class _BreakerOpenError(Exception):

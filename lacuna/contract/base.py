@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+)
 from pydantic_core import CoreSchema, core_schema
 
 PATTERN_WORDS: dict[str, str] = {}
@@ -68,6 +75,36 @@ def _open_inner(schema: Any, key: str) -> None:
         schema[key] = core_schema.lax_or_strict_schema(either, inner, strict=True)
     else:
         _open_names(inner)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: what has `tolist` (NumPy, pandas, torch) becomes numbers and lists.
+
+    Mappings, lists and tuples are copied and followed; anything else is left as it is.
+    """
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, BaseModel):
+        return value.model_dump()
+    if isinstance(value, Mapping):
+        return {plain(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return value
+
+
+def _whole(value: Any) -> Any:
+    value = plain(value)
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+FROM_ARRAYS = BeforeValidator(plain)
+"""Marks a field that takes numbers and arrays of NumPy too."""
+WHOLE = BeforeValidator(_whole)
+"""Marks a whole number that may be written as 10.0, and may be one of NumPy."""
 
 
 class Wire(BaseModel):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lacuna.contract.base import Rounded, Wire
+from lacuna.contract.base import FROM_ARRAYS, Rounded, Wire
 
 MAX_LABELS = 50_000
 MAX_KNOTS = 10_000
@@ -16,7 +16,9 @@ RelevanceScale = Literal["probability", "score", "logit", "distance", "rank"]
 """What a score means; `distance` and `rank` are lower for better chunks, the others higher."""
 Family = Literal["logistic", "isotonic"]
 Finite = Annotated[float, Field(ge=-1e12, le=1e12)]
-Numbers = Annotated[list[Finite], Field(fail_fast=True, min_length=1, max_length=MAX_KNOTS)]
+Numbers = Annotated[
+    list[Finite], Field(fail_fast=True, min_length=1, max_length=MAX_KNOTS), FROM_ARRAYS
+]
 
 
 class Reliability(Wire):

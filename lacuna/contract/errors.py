@@ -46,6 +46,8 @@ to them.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class LacunaError(Exception):
     """Base of every failure that Lacuna reports.
@@ -66,6 +68,18 @@ class LacunaError(Exception):
         self.detail = detail
         self.field = field
         self.retry_after = retry_after
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions are rebuilt from `args` alone, which lack what subclasses take by name. Without
+        # this an error of a process pool would break the pool.
+        return _rebuilt, (type(self), self.args, vars(self))
+
+
+def _rebuilt(kind: type[LacunaError], args: tuple[Any, ...], state: dict[str, Any]) -> LacunaError:
+    error = kind.__new__(kind)
+    error.args = args
+    vars(error).update(state)
+    return error
 
 
 class RequestError(LacunaError):

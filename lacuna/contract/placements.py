@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lacuna.contract.base import Digest, Rounded, Wire
+from lacuna.contract.base import FROM_ARRAYS, WHOLE, Digest, Rounded, Wire
 from lacuna.contract.calibrations import Calibration, RelevanceScale
 from lacuna.contract.models import ModelId, PositionalEncoding
 from lacuna.contract.profiles import DeadZone
@@ -28,9 +28,9 @@ Decision = Literal["reorder", "keep", "undecided"]
 Source = Literal["recall", "last_token_attention", CurveSource]
 """A curve of a profile: `recall` is how well facts are recalled by depth; the others are in
 `profiles.Source`."""
-Tokens = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
-Slot = Annotated[int, Field(ge=0, le=MAX_CHUNKS)]
-Number = Annotated[float, Field(ge=-1e12, le=1e12)]
+Tokens = Annotated[int, Field(ge=0, le=MAX_TOKENS), WHOLE]
+Slot = Annotated[int, Field(ge=0, le=MAX_CHUNKS), WHOLE]
+Number = Annotated[float, Field(ge=-1e12, le=1e12), FROM_ARRAYS]
 
 
 class Chunk(Wire):
@@ -91,6 +91,7 @@ class PlacementRequest(Wire):
         Annotated[
             list[Annotated[float, Field(ge=0, le=1e12)]],
             Field(fail_fast=True, min_length=1, max_length=MAX_DENSITY),
+            FROM_ARRAYS,
         ]
         | None
     ) = None
@@ -136,11 +137,11 @@ class PlacementRequest(Wire):
     """`mean_visibility`: sum of weight x mean density. `total_mass`: sum of weight x mass, so that
     long chunks count more. `worst_case`: the least visibility among the `top_k` most relevant
     chunks."""
-    top_k: int = Field(default=3, ge=1, le=MAX_CHUNKS)
-    max_tokens: int | None = Field(default=None, ge=1, le=MAX_TOKENS)
+    top_k: Annotated[int, Field(ge=1, le=MAX_CHUNKS), WHOLE] = 3
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS), WHOLE] | None = None
     """Limit for the whole prompt: prefix, chunks, separators, suffix. It is never exceeded: chunks
     that do not fit are dropped, the least relevant per token first."""
-    max_chunks: Annotated[int, Field(ge=1, le=MAX_CHUNKS)] | Literal["auto"] | None = None
+    max_chunks: Annotated[int, Field(ge=1, le=MAX_CHUNKS), WHOLE] | Literal["auto"] | None = None
     """Most chunks that stay. `auto` adds chunks by falling relevance and stops before the first one
     whose value may be zero, or less than `distractor_cost`."""
     distractor_cost: float = Field(default=0.0, ge=0, lt=1)

@@ -12,6 +12,7 @@ of a regular expression, and with the name that a misspelt one probably stands f
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -67,6 +68,16 @@ _SYNONYMS = {
     "weight": ("weights", "relevance"),
 }
 """What other libraries and the command line call a field. The first one that exists is meant."""
+
+
+def text_of(raw: bytes) -> str:
+    """A text without its byte order mark, in UTF-16 where the mark says so, else in UTF-8.
+
+    Raises:
+        UnicodeDecodeError: it is neither.
+    """
+    utf16 = raw.startswith((BOM_UTF16_LE, BOM_UTF16_BE))
+    return raw.decode("utf-16" if utf16 else "utf-8-sig")
 
 
 def check_json_size(raw: bytes) -> None:

@@ -12,6 +12,7 @@ leave the default.
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from email.message import Message
@@ -90,6 +91,7 @@ def parse(model: type[BodyModel], raw: bytes) -> BodyModel:
         InvalidRequest: not JSON, too many values, or a key twice in one object.
         BodyInvalid: JSON of the wrong shape.
     """
+    raw = raw.removeprefix(BOM_UTF8)  # which a reader may ignore (RFC 8259, 8.1)
     validation.check_json_size(raw)
     try:
         value = model.model_validate_json(raw)

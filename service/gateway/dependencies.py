@@ -148,14 +148,18 @@ class Services:
         return self.metrics.text(store) + model_metrics(newest, drifts)
 
 
+address_prefix: contextvars.ContextVar[str] = contextvars.ContextVar("address_prefix", default="")
+"""What a proxy in front has before every path, as the caller sees it; set by `edge`."""
+
+
 def job_address(job_id: str) -> str:
     """Where a job is read."""
-    return f"/v1/jobs/{job_id}"
+    return f"{address_prefix.get()}/v1/jobs/{job_id}"
 
 
 def profile_address(profile_id: str) -> str:
     """Where a profile is read."""
-    return f"/v1/profiles/{profile_id}"
+    return f"{address_prefix.get()}/v1/profiles/{profile_id}"
 
 
 def experiment_address(job_id: str) -> str:

@@ -23,6 +23,7 @@ from lacuna.contract.validation import SMALL_BYTES
 from service import logs
 from service.gateway import pools
 from service.gateway.bodies import BodyTooSlow
+from service.gateway.dependencies import address_prefix
 from service.gateway.metrics import Metrics
 from service.gateway.problems import problem
 from service.gateway.representations import (
@@ -40,6 +41,7 @@ MAX_HEADERS = 32_768
 MAX_TARGET = 8_192
 """Bytes of all header fields together, and of path and query; the server's parser has no bound."""
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._\-]{1,64}")
+_PREFIX = re.compile(rb"(?:/[A-Za-z0-9._~\-]{1,64}){1,8}/?")
 _SECURITY = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -68,7 +70,9 @@ class Edge:
         method = scope["method"]
         # HEAD is GET without the body; an event stream has no length to report.
         head = method == "HEAD" and not scope["path"].endswith("/events")
-        inner = {**scope, "method": "GET"} if head else scope
+        prefix, path = _prefix(scope)
+        inner = {**scope, "method": "GET" if head else method, "path": path, "root_path": ""}
+        address_prefix.set(prefix)
         started = time.perf_counter()
         # Not reset at the end: a request has its own context, and what the server itself logs about
         # it belongs to it as well.
@@ -157,6 +161,21 @@ def _request_id(scope: Scope) -> str:
         if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
             return str(value.decode())
     return secrets.token_hex(8)
+
+
+def _prefix(scope: Scope) -> tuple[str, str]:
+    """What a proxy has before our paths, and the path without it.
+
+    The server's own `root_path` counts, else the header. A caller who makes the header up changes
+    the addresses in the caller's own answers and nothing else.
+    """
+    root = str(scope.get("root_path") or "").rstrip("/")
+    if root:
+        return root, scope["path"].removeprefix(root) or "/"
+    for name, value in scope["headers"]:
+        if name == b"x-forwarded-prefix" and _PREFIX.fullmatch(value):
+            return value.decode().rstrip("/"), scope["path"]
+    return "", scope["path"]
 
 
 def _headers(given: Sequence[tuple[bytes, bytes]], request_id: str) -> list[tuple[bytes, bytes]]:

@@ -103,7 +103,7 @@ def _bounded(file: IO[bytes], name: str) -> bytes:
 
 def _decoded(raw: bytes, name: str) -> str:
     try:
-        text = raw.decode("utf-8-sig")
+        text = validation.text_of(raw)
     except UnicodeDecodeError as error:
         fail(f"{name} is not text in UTF-8: byte {error.start:,} is wrong", Status.USAGE)
     if "\0" in text:

@@ -11,7 +11,9 @@ from pydantic import ValidationError
 
 from lacuna import Chunk, LacunaError
 from lacuna.client.chunks import parse_chunks
+from lacuna.client.offline import parse_request
 from lacuna.contract.errors import InvalidRequest
+from lacuna.contract.validation import text_of
 
 ONE = Chunk(id="a", tokens=1, relevance=1.0)
 
@@ -72,6 +74,17 @@ def test_a_table_is_read_into_the_fields_of_a_request() -> None:
     for wrong, words in (("a, 1, nan", "line 1: relevance"), ("[{]", "not JSON")):
         with pytest.raises(InvalidRequest, match=f"mine.csv.*{words}"):
             parse_chunks(wrong, "mine.csv")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a,10,0.5", "id,tokens,relevance\na,10.0,0.5", '[{"id":"a","tokens":10.0,"relevance":0.5}]'],
+)
+def test_a_byte_order_mark_and_a_whole_number_with_a_point_are_read(text: str) -> None:
+    for raw in (text.encode("utf-8-sig"), text.encode("utf-16"), text.encode()):
+        for read in (text_of(raw), "\ufeff" + text):
+            request = parse_request(parse_chunks(read).fields["chunks"], {"density": [1.0]})
+            assert [(chunk.id, chunk.tokens) for chunk in request.chunks] == [("a", 10)]
 
 
 def test_documents_and_positions_are_columns_too() -> None:

@@ -91,6 +91,16 @@ def test_top_k_keeps_the_most_relevant() -> None:
     assert ranker.reorderer().counts == {"placed": 2}
 
 
+def test_top_k_holds_without_a_service_and_without_a_curve() -> None:
+    given = documents()[::-1]
+    with pytest.warns(RuntimeWarning, match="keeps the given order"):
+        found = LacunaRanker().run(documents=given, top_k=2)["documents"]
+    assert ids(found) == ["d1", "d0"]
+    away = LacunaRanker("http://127.0.0.1:9", options={"model": "gpt2"})
+    with pytest.warns(RuntimeWarning, match="keeps the given order"):
+        assert ids(away.run(documents=given, top_k=2)["documents"]) == ["d1", "d0"]
+
+
 @pytest.mark.usefixtures("served")
 def test_it_can_be_copied_before_and_after_a_run() -> None:
     ranker = LacunaRanker(timeout=30, options={"model": "gpt2"})

@@ -7,6 +7,7 @@ import copy
 import json
 import threading
 import time
+from collections.abc import Awaitable
 from typing import Any
 
 import httpx
@@ -216,6 +217,34 @@ async def test_none_and_one_need_no_service(
     for reorderer in (Reorderer(client(unreachable)), Reorderer(async_client(unreachable))):
         assert await reorderer.aorder([], []) == []
         assert await reorderer.aorder(["a"], [None]) == [0]
+
+
+async def _maybe(order: list[int] | Awaitable[list[int]]) -> list[int]:
+    return order if isinstance(order, list) else await order
+
+
+@pytest.mark.parametrize(
+    ("scores", "options", "kept"),
+    [
+        ([0.1, 0.9, 0.5], {"max_chunks": 2}, [1, 2]),
+        ([0.1, 0.9, 0.5], {"max_chunks": 2, "relevance_scale": "distance"}, [0, 2]),
+        ([None, None, None], {"max_chunks": 2}, [0, 1]),
+        ([None, None, None], {"max_chunks": 2, "relevance_scale": "score"}, [0, 1]),
+        ([0.1, float("nan"), 0.5], {"max_chunks": 2}, [0, 1]),
+        ([0.1, 0.9, 0.5], {"max_chunks": 9}, [0, 1, 2]),
+        ([0.1, 0.9, 0.5], {"max_chunks": "auto"}, [0, 1, 2]),
+        ([0.1, 0.9, 0.5], {"max_tokens": 8}, [1, 2]),
+        ([0.1, 0.9, 0.5], {"max_tokens": 8, "suffix_tokens": 3}, [1]),
+    ],
+)
+async def test_a_budget_holds_when_the_given_order_is_kept(
+    client: Any, unreachable: Any, scores: Any, options: Any, kept: list[int]
+) -> None:
+    away = client(unreachable, retries=0)
+    reorderer = Reorderer(away, model="gpt2", timeout=30, count_tokens=len)
+    for order in (reorderer.order, reorderer.aorder):
+        with pytest.warns(RuntimeWarning, match="keeps the given order"):
+            assert await _maybe(order(["three", "four", "one"], scores, **options)) == kept
 
 
 def test_a_budget_needs_real_counts(client: Any, reversing: Any) -> None:

@@ -13,6 +13,19 @@ import httpx
 import pytest
 
 
+def test_below_the_root_path_of_the_server_everything_works(start_process: Any) -> None:
+    command = "uvicorn --factory service.gateway.app:factory --port {port} --root-path /lacuna"
+    with start_process(command, LACUNA_API_KEYS="k" * 20) as process:
+        assert httpx.get(f"{process.base}/").status_code == 200
+        assert httpx.get(f"{process.base}/v1/models").status_code == 401
+        asked = httpx.post(
+            f"{process.base}/v1/profiles",
+            json={"model": "preset:gpt2", "weights": "random"},
+            headers={"X-API-Key": "k" * 20},
+        )
+        assert asked.headers["location"] == f"/lacuna/v1/jobs/{asked.json()['id']}"
+
+
 def test_a_gateway_stops_within_seconds_whatever_is_open(process: Any) -> None:
     body = {"model": "preset:gpt2", "weights": "random", "seed": 9}
     job = httpx.post(f"{process.base}/v1/profiles", json=body).headers["location"]

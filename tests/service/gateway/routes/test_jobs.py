@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import httpx
+import pytest
 import redis
 
 from lacuna.contract.jobs import Job
@@ -40,6 +41,48 @@ async def test_a_job_tells_its_place_and_progress(client: httpx.AsyncClient, wor
     assert running.headers["cache-control"] == "no-store"
     job = running.json()
     assert (job["state"], job["progress"], job["message"]) == ("running", 0.5, "measuring")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "kept"),
+    [
+        ("/lacuna", "/lacuna"),
+        ("/a/b.c/", "/a/b.c"),
+        ("//evil.example", ""),
+        ("https://evil.example", ""),
+        ("/a b", ""),
+        ("/a?b", ""),
+        ("/..%2f", ""),
+        ("", ""),
+    ],
+)
+async def test_addresses_begin_with_the_prefix_of_the_proxy(
+    client: httpx.AsyncClient, worker: Any, profile: Profile, prefix: str, kept: str
+) -> None:
+    proxied = {"X-Forwarded-Prefix": prefix}
+    asked = await client.post("/v1/profiles", json=REQUEST, headers=proxied)
+    job = asked.headers["location"]
+    assert job == f"{kept}/v1/jobs/{asked.json()['id']}"
+    worker.finish(profile)
+    path = job.removeprefix(kept)
+    done = await client.get(path, headers=proxied)
+    assert done.json()["profile"] == f"{kept}/v1/profiles/{profile.id}"
+    events = events_of((await client.get(f"{path}/events", headers=proxied)).text)
+    assert events[-1][1].profile == f"{kept}/v1/profiles/{profile.id}"
+    again = await client.post("/v1/profiles", json=REQUEST, headers=proxied)
+    assert again.headers["content-location"] == f"{kept}/v1/profiles/{profile.id}"
+    assert (await client.get(path)).json()["profile"] == f"/v1/profiles/{profile.id}"
+
+
+async def test_a_failed_job_is_addressed_with_the_prefix_too(
+    client: httpx.AsyncClient, worker: Any
+) -> None:
+    headers = {"X-Forwarded-Prefix": "/lacuna", "Prefer": "wait=10"}
+    asked = asyncio.create_task(client.post("/v1/profiles", json=REQUEST, headers=headers))
+    while (claim := worker.store.claim()) is None:
+        await asyncio.sleep(0.05)
+    worker.fail_claim(claim)
+    assert (await asked).json()["job"].startswith("/lacuna/v1/jobs/")
 
 
 async def test_a_queued_job_is_withdrawn_at_once_and_a_running_one_stops(

@@ -78,6 +78,26 @@ async def test_refusals(
     assert (answer.status_code, answer.json()["code"]) == (status, code)
 
 
+async def test_a_byte_order_mark_and_a_whole_number_with_a_point_are_read(
+    client: httpx.AsyncClient,
+) -> None:
+    text = (
+        '{"density": [1], "max_tokens": 30.0, "top_k": 1.0, "prefix_tokens": 2.0,'
+        ' "chunks": [{"id": "a", "tokens": 10.0, "relevance": 1, "pinned": 0.0}]}'
+    )
+    headers = {"Content-Type": "application/json"}
+    for raw in (text.encode(), text.encode("utf-8-sig")):
+        answer = await client.post("/v1/placements", content=raw, headers=headers)
+        assert answer.status_code == 200
+        (placed,) = answer.json()["placements"]
+        assert (placed["tokens"], placed["offset"]) == (10, 2)
+    for wrong in ("10.5", '"10"', "true", "[10]", "1e400"):
+        answer = await client.post(
+            "/v1/placements", content=text.replace("10.0", wrong), headers=headers
+        )
+        assert answer.status_code == 422
+
+
 async def test_nan_is_refused(client: httpx.AsyncClient) -> None:
     text = '{"density": [1], "chunks": [{"id": "a", "tokens": 1, "relevance": NaN}]}'
     headers = {"Content-Type": "application/json"}
