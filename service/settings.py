@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
@@ -65,7 +65,7 @@ class Settings(BaseSettings):
     # Where things are
     redis_url: SecretStr | None = None
     """redis://, rediss:// or unix://; unset: an embedded server in the data folder."""
-    data_dir: Path = Path("~/.cache/lacuna").expanduser()
+    data_dir: Path = Path("~/.cache/lacuna")
     """The embedded server's data, converted demo weights, results waiting to be recorded."""
     model_dir: Path | None = None
     """`local:NAME` resolves below this folder."""
@@ -163,8 +163,10 @@ class Settings(BaseSettings):
         """Absolute, with `~` expanded: child processes may run in another folder."""
         try:
             return None if path is None else path.expanduser().absolute()
-        except RuntimeError as error:
-            raise ValueError(str(error)) from None
+        except RuntimeError:
+            raise ValueError(
+                f"{path}: no home folder is known; give a path that begins with /"
+            ) from None
 
     @field_validator("redis_url")
     @classmethod
@@ -174,6 +176,8 @@ class Settings(BaseSettings):
                 "this is not redis://[[user]:password@]host[:port][/number], rediss://... or "
                 "unix:///path; write / ? # @ : in a password as %2F %3F %23 %40 %3A"
             )
+        if url is not None and (problem := _option_problem(url.get_secret_value())):
+            raise ValueError(problem)
         return url
 
     @field_validator("api_keys")
@@ -288,6 +292,49 @@ def _is_store(url: str) -> bool:
         and (not database or database.isdecimal())
         and not parts.fragment
     )
+
+
+_STORE_OPTIONS = frozenset({"client_name", "db", "password", "protocol", "username"})
+_TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+
+
+def _option_problem(url: str) -> str | None:
+    """What is wrong with the options behind the ? of a Redis URL, if anything; never a password."""
+    parts = urlsplit(url)
+    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    for name, value in options.items():
+        # Timeouts, retries and decoding are the service's own: an address would override them.
+        if name not in _STORE_OPTIONS and not (name.startswith("ssl_") and parts.scheme != "redis"):
+            known = ", ".join([*sorted(_STORE_OPTIONS), "and with rediss:// those of ssl_"])
+            return f"the option {name:.40} of the address is none of {known}"
+        if name in _TLS_FILES and not Path(value).is_file():
+            return f"{name}: there is no file {value}"
+    if options.get("ssl_cert_reqs", "none") not in ("none", "optional", "required"):
+        return "ssl_cert_reqs is none, optional or required"
+    if options.get("protocol", "2") not in ("2", "3"):
+        return "protocol is 2 or 3"
+    if options and not _can_be_made(url):
+        return f"an option of the address has an impossible value: {', '.join(options)}"
+    return None
+
+
+def _can_be_made(url: str) -> bool:
+    """Whether redis-py makes a connection of a URL; it connects to nothing."""
+    import redis  # slow, and needed only for an address with options
+
+    try:
+        redis.ConnectionPool.from_url(url).make_connection()
+    except (TypeError, ValueError, redis.RedisError):
+        return False
+    return True
+
+
+def first_fault(error: ValidationError) -> str:
+    """One line that names the wrong setting, without its value."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    name = "_".join(str(part) for part in first["loc"][:1]).upper()
+    message = first["msg"].removeprefix("Value error, ")
+    return f"setting LACUNA_{name}: {message}" if name else message
 
 
 def _as_text(value: object) -> str:

@@ -17,7 +17,7 @@ import redis
 from pydantic import ValidationError
 
 from service import logs
-from service.settings import Settings
+from service.settings import Settings, first_fault
 from service.store.claims import ClaimStore
 from service.store.connection import connect, is_forbidden, is_outage, refusal
 from service.store.fitness import durability_problem, policy_problem, refused, version_problem
@@ -42,7 +42,7 @@ def main(make_handler: Callable[[Settings], Handler] | None = None) -> int:
     try:
         settings = Settings()
     except ValidationError as error:
-        print(f"the settings cannot be used: {error}", file=sys.stderr)
+        print(f"the worker cannot start: {first_fault(error)}", file=sys.stderr)
         return EXIT_CONFIG
     logs.configure(
         settings.log_level, settings.log_format, settings.secrets, settings.exit_reason_fd

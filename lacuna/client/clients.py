@@ -6,8 +6,10 @@ What a call asks and how it retries is in `lacuna.client.flows`; here is the inp
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -45,7 +47,8 @@ class Client:
         transport: of httpx, for tests and proxies.
 
     Raises:
-        Refused: `url` or `api_key` cannot be used. Every method raises it when the service refuses
+        Refused: `url`, `api_key` or a proxy or certificate that the environment names cannot be
+            used. Every method raises it when the service refuses
             the request, `ServiceAway` when the service does not answer after all retries, and
             `UnexpectedAnswer` when something else than a Lacuna service answers.
     """
@@ -62,7 +65,8 @@ class Client:
     ) -> None:
         self._retries = Retries(retries, longest_wait)
         self._timeout = timeout
-        self._http = httpx.Client(**_connection(url, api_key), transport=transport)
+        with _environment_blamed():
+            self._http = httpx.Client(**_connection(url, api_key), transport=transport)
         self._made_of = _Arguments(url, api_key, timeout, retries, longest_wait, transport)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -233,7 +237,8 @@ class AsyncClient:
     ) -> None:
         self._retries = Retries(retries, longest_wait)
         self._timeout = timeout
-        self._http = httpx.AsyncClient(**_connection(url, api_key), transport=transport)
+        with _environment_blamed():
+            self._http = httpx.AsyncClient(**_connection(url, api_key), transport=transport)
         self._made_of = _Arguments(url, api_key, timeout, retries, longest_wait, transport)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -378,6 +383,32 @@ def _calibration_request(
         **asked,
         **options,
     }
+
+
+_PROXIES = ("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+
+
+@contextmanager
+def _environment_blamed() -> Iterator[None]:
+    """What httpx makes of the environment's proxies and certificates, as a refusal.
+
+    Raises:
+        Refused: names the variables, without their values, which may hold a password.
+    """
+    try:
+        yield
+    except (ImportError, ValueError, httpx.InvalidURL, OSError) as error:
+        names = _CERTIFICATES if isinstance(error, OSError) else _PROXIES
+        given = [one for name in names for one in (name, name.lower()) if os.environ.get(one)]
+        if isinstance(error, ImportError):
+            reason = "a SOCKS proxy needs `pip install httpx[socks]`"
+        elif isinstance(error, OSError):
+            reason = error.strerror or "it holds no certificates"
+        else:
+            reason = "it is not an address of a proxy, or of a host to reach without one"
+        what = " or ".join(given) or "a proxy or certificate setting of this machine"
+        raise Refused(f"{what} cannot be used: {reason}") from error
 
 
 def _connection(url: str, api_key: str | None) -> dict[str, Any]:

@@ -9,6 +9,15 @@ from lacuna.contract.profiles import DeadZone, Profile
 from lacuna.pictures.profile import shown_predictions
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
+ASCII = str.maketrans(
+    {
+        **dict(zip(_EIGHTHS, " .:-=+*%#", strict=True)),
+        **dict(zip("▏▎▍▌▋▊▉", "....:::", strict=True)),
+        **dict(zip("┤└─░–−×", "|+-~--x", strict=True)),
+        "…": "...",
+    }
+)
+"""For `str.translate`: the chart, and what stands around it, for a terminal without Unicode."""
 _LABEL = 18
 _FLOOR = 1e-3
 
@@ -25,6 +34,19 @@ def chart(profile: Profile, width: int = 80, height: int = 10) -> str:
     curves = {"measured": measured}
     curves |= {name: profile.predictions[name].influence for name in names}
     return f"{text}\n\n{side_by_side(curves, tokens, width)}"
+
+
+def shown(text: str, encoding: str | None) -> str:
+    """A chart as a terminal of this encoding can show it: whole, or in ASCII.
+
+    Args:
+        encoding: of the terminal; None can show everything.
+    """
+    try:
+        text.encode(encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return text.translate(ASCII)
+    return text
 
 
 def bars(

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from lacuna.architectures.table import find
 from lacuna.contract.errors import InvalidRequest, ProfileNotFound
 from lacuna.contract.placements import Chunk, PlacementRequest, PlacementResponse, Source
 from lacuna.contract.profiles import ProfileBody, ProfilePage, ProfileSummary
@@ -156,9 +157,9 @@ async def _theory(
     reader: _Reader,
 ) -> PlacementCurve:
     """By the architecture given, else that of any profile of the model, else as known by name."""
-    body = await reader.body(measured[0].id) if measured else None
     tokenizer = None if body is None else body.model.tokenizer_digest
-    longest = None if body is None else body.model.max_length
+    known = find(model)
+    longest = body.model.max_length if body is not None else known and known.max_length
     architecture = request.architecture
     if architecture is None:
         architecture = architecture_by_name(model) if body is None else architecture_of(body)

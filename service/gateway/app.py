@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -15,6 +16,7 @@ from importlib.metadata import version
 from typing import Any
 
 from fastapi import Depends, FastAPI
+from pydantic import ValidationError
 from starlette.middleware import Middleware
 
 from lacuna.contract.errors import StoreUnavailable
@@ -34,7 +36,7 @@ from service.gateway.pools import Pool
 from service.gateway.representations import RepresentationCache, Representations
 from service.gateway.routes import calibrations, jobs, page, profiles, rollouts, status
 from service.gateway.routes import placements as placement_routes
-from service.settings import Settings
+from service.settings import Settings, first_fault
 from service.store.connection import (
     cancel_tasks,
     connect_async,
@@ -52,6 +54,8 @@ from service.store.queue import JobStore
 
 log = logging.getLogger("lacuna.api")
 _READING_THREADS = 2
+_WRONG_SETTING = 2
+"""Exit status, as the command line's."""
 EVICT_SECONDS = 60.0
 """How often profiles are evicted."""
 DESCRIPTION = (
@@ -72,7 +76,11 @@ class Gateway(FastAPI):
 
 def factory() -> Gateway:
     """For `uvicorn --factory service.gateway.app:factory`: a root, so it reads the environment."""
-    settings = Settings()
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        print(f"the gateway cannot start: {first_fault(error)}", file=sys.stderr)
+        raise SystemExit(_WRONG_SETTING) from None
     logs.configure(
         settings.log_level, settings.log_format, settings.secrets, settings.exit_reason_fd
     )

@@ -5,6 +5,7 @@ Results go to stdout, everything else to stderr. A failure is one line.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import io
 import os
@@ -19,7 +20,8 @@ from pydantic import BaseModel
 from rich.console import Console
 from typer.core import TyperGroup
 
-from service.settings import Settings
+from lacuna.pictures.terminal import ASCII
+from service.settings import Settings, first_fault
 from service.terminal.reports import clean
 
 ENVIRONMENT = {"--server": "LACUNA_SERVER", "--key": "LACUNA_API_KEY"}
@@ -49,9 +51,7 @@ def configured(**given: Any) -> Settings:
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        name = "_".join(str(part) for part in first["loc"]).upper()
-        fail(f"setting LACUNA_{name}: {first['msg']}" if name else first["msg"], Status.USAGE)
+        fail(first_fault(error), Status.USAGE)
 
 
 _PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "emoji": False}
@@ -110,9 +110,9 @@ class Group(TyperGroup):
         """Run, and leave the process with the command's status."""
         status: Any = Status.DONE
         for stream in (sys.stdout, sys.stderr):
-            # What a terminal cannot show becomes a question mark instead of an error.
+            # What a terminal cannot show becomes the nearest ASCII instead of an error.
             if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="replace")
+                stream.reconfigure(errors=_NEAREST)
         try:
             status = super().main(
                 args, prog_name, complete_var, False, windows_expand_args, **extra
@@ -133,6 +133,21 @@ class Group(TyperGroup):
             message = _usage(error)
             status = _told(message, Status.USAGE) if message else Status.USAGE
         sys.exit(status if isinstance(status, int) else Status.DONE)
+
+
+_NEAREST = "lacuna.nearest"
+_BRAILLE = dict.fromkeys(range(0x2800, 0x2900), "*")
+"""What rich draws a spinner with."""
+
+
+def _nearest(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(ASCII | _BRAILLE)
+    return text.encode("ascii", "replace").decode(), error.end
+
+
+codecs.register_error(_NEAREST, _nearest)
 
 
 def _usage(error: Any) -> str:

@@ -91,6 +91,8 @@ def _client(url: str, key: str | None, transport: httpx.BaseTransport | None = N
     try:
         return Client(url, api_key=key, timeout=_TIMEOUT_SECONDS, retries=0, transport=transport)
     except Refused as error:
+        if error.field not in ("url", "api_key"):
+            fail(error.detail, Status.USAGE)
         option, value = ("--key", key) if error.field == "api_key" else ("--server", url)
         variable = ENVIRONMENT[option]
         blamed = variable if os.environ.get(variable) == value else option

@@ -22,7 +22,7 @@ from lacuna.contract.profiles import (
 )
 from lacuna.contract.recall import RecallCurve
 from lacuna.pictures.recall import facts_line
-from lacuna.pictures.terminal import chart
+from lacuna.pictures.terminal import chart, shown
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LISTED = 20
@@ -109,7 +109,8 @@ def profile_report(console: Console, profile: Profile) -> None:
         console.print(_closest(profile), soft_wrap=True)
     for name, curve in (profile.recall or {}).items():
         console.print(_recall(name, curve))
-    console.print(chart(profile, width=min(console.width, 100)))
+    drawn = chart(profile, width=min(console.width, 100))
+    console.print(shown(drawn, console.encoding))
     for warning in profile.warnings:
         console.print(f"note: {clean(warning)}", soft_wrap=True)
 

@@ -6,7 +6,10 @@ and an unreachable hub give different errors.
 
 from __future__ import annotations
 
+import logging
+import os
 import re
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +35,7 @@ from lacuna.contract.errors import ModelGated, ModelNotFound, ModelUnreachable
 from workers.models import demo, weights
 from workers.models.loaded import LoadOptions
 
+log = logging.getLogger("workers")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _GATED_STATUS = {401, 403}
 _TIMEOUT_SECONDS = 20.0
@@ -159,6 +163,10 @@ def _translated(model: str, revision: str | None) -> Iterator[None]:
         raise _from_status(model, error) from error
     except (httpx2.HTTPError, OfflineModeIsEnabled, ConnectionError, TimeoutError) as error:
         raise _unreachable(model) from error
+    except (ImportError, ValueError, httpx2.InvalidURL, FileNotFoundError, ssl.SSLError) as error:
+        # From making the client: a proxy or a certificate that the environment names.
+        log.exception("the hub's client cannot be made")
+        raise _unreachable(model, _environment()) from error
 
 
 def _from_cause(model: str, error: BaseException) -> ModelGated | ModelUnreachable:
@@ -183,9 +191,16 @@ def _gated(model: str) -> ModelGated:
     )
 
 
-def _unreachable(model: str) -> ModelUnreachable:
+def _environment() -> str:
+    """The variables that may be at fault, without their values, which may hold a password."""
+    names = ("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
+    given = [one for name in names for one in (name, name.lower()) if os.environ.get(one)]
+    return f" (the worker cannot use its {' or '.join(given)})" if given else ""
+
+
+def _unreachable(model: str, why: str = "") -> ModelUnreachable:
     return ModelUnreachable(
-        f"`model`: the hub could not be reached, so nothing is known about {model}; "
+        f"`model`: the hub could not be reached{why}, so nothing is known about {model}; "
         f"{_without_hub(model)}",
         field="model",
         retry_after=60,

@@ -316,7 +316,7 @@ def _random(model: str, config: Any, seed: int) -> Any:
             raise
         raise ModelUnsupported(
             f"`model`: transformers cannot build {model} from its configuration "
-            f"({type(error).__name__})",
+            f"({type(error).__name__}: {one_line(error)})",
             field="model",
         ) from error
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from lacuna.architectures.table import KnownArchitecture, find_preset, presets
 from lacuna.contract.errors import ModelNotFound, ModelUnsupported, TooLarge
+from lacuna.contract.models import MODEL_ID_PATTERN
 from lacuna.contract.profile_requests import ProfileRequest
 from workers.models import checkpoint, demo, hub, weights
 from workers.models.loaded import LoadOptions
@@ -150,11 +151,13 @@ _DIGESTS: dict[_Stamp, str] = {}  # by path, inode, size and time: a large file 
 
 
 def local_names(model_dir: Path | None) -> list[str]:
-    """Names of the local models, sorted: folders with a config.json."""
+    """Names of the local models, sorted: folders with a config.json, as a request can name them."""
     if model_dir is None or not model_dir.is_dir():
         return []
     found = []
     for entry in sorted(model_dir.iterdir()):
+        if not re.fullmatch(MODEL_ID_PATTERN, f"local:{entry.name}"):
+            continue
         try:
             folder = local_folder(entry.name, model_dir)
         except ModelNotFound:

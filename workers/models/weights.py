@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lacuna.contract.errors import LacunaError, ModelUnsupported, WeightsUnsafe
+from service.panics import one_line
 
 _WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 _INDEX = "model.safetensors.index.json"
@@ -105,7 +106,7 @@ def judging(model: str) -> Iterator[None]:
     """Blame the configuration for whatever fails inside: any field of a foreign file may be wrong.
 
     Raises:
-        ModelUnsupported: names the type of the exception.
+        ModelUnsupported: names the file and what was wrong.
     """
     try:
         yield
@@ -113,9 +114,15 @@ def judging(model: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ModelUnsupported(
-            f"`model`: the configuration of {model} cannot be read ({type(error).__name__})",
+            f"`model`: config.json of {model} cannot be read ({_what(error)})",
             field="model",
         ) from error
+
+
+def _what(error: Exception) -> str:
+    """Kind and words of an exception; of a `KeyError` the words are the name alone."""
+    said = one_line(error)
+    return said if said.startswith(type(error).__name__) else f"{type(error).__name__}: {said}"
 
 
 def unused(files: Iterable[str], config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -146,7 +153,7 @@ def check_index(model: str, folder: Path, files: Iterable[str]) -> None:
         shards = set(json.loads((folder / _INDEX).read_text("utf-8"))["weight_map"].values())
     except Exception as error:
         raise WeightsUnsafe(
-            f"`model`: {_INDEX} of {model} is not an index of weights ({type(error).__name__})",
+            f"`model`: {_INDEX} of {model} is not an index of weights ({_what(error)})",
             field="model",
         ) from error
     strange = sorted(str(shard)[:80] for shard in shards - (weight_files(names) - {_INDEX}))

@@ -19,7 +19,7 @@ from lacuna.contract.recall import RecallCurve
 from lacuna.pictures import profile_png, profile_svg, recall_png, recall_svg
 from lacuna.pictures.profile import HEIGHT, WIDTH, scene
 from lacuna.pictures.scene import STYLES, Line, Rect, Scene, Text, svg
-from lacuna.pictures.terminal import chart
+from lacuna.pictures.terminal import chart, shown
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -197,3 +197,16 @@ def test_recall_near_the_floor_is_drawn(profile: Profile, recall_curve: RecallCu
     )
     shown = profile.model_copy(update={"recall": {"facts": nothing}})
     assert b"<polyline" in recall_svg(shown)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "cp437", "cp850"])
+def test_a_terminal_without_unicode_gets_an_ascii_chart(profile: Profile, encoding: str) -> None:
+    whole = chart(profile)
+    plain = shown(whole, encoding)
+    assert plain.isascii()
+    assert "?" not in plain
+    assert [len(line) for line in plain.splitlines()] == [len(line) for line in whole.splitlines()]
+    # Higher bars have more ink: the full cell and the marks of the scale differ.
+    assert len({whole.count("█"), plain.count("#")}) == 1
+    assert shown(whole, "utf-8") == shown(whole, None) == whole
+    assert shown(whole, "no-such-encoding").isascii()

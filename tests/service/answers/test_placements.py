@@ -747,12 +747,23 @@ async def test_theory_stands_in_for_a_missing_profile_when_allowed(
     assert measured.source == "measured"
 
 
+@pytest.mark.parametrize(("model", "exceeds"), [("gpt2", True), ("preset:gpt2", True),
+                                                ("preset:bloom-176b", None)])  # fmt: skip
+async def test_theory_by_name_knows_how_long_a_prompt_may_be(
+    model: str, exceeds: bool | None
+) -> None:
+    body = {"model": model, "chunks": chunks(31, 100), "allow_theory": True}
+    answered = await answer(PlacementRequest.model_validate(body), Shelf())
+    assert answered.exceeds_context is exceeds
+
+
 async def test_theory_of_a_model_known_by_name() -> None:
     body = {"model": "gpt2", "chunks": chunks(4, 30), "allow_theory": True}
     named = await answer(PlacementRequest.model_validate(body), Shelf())
     gpt2 = theory(layers=12, heads=12, positional_encoding="learned")
     given = {"architecture": gpt2, "chunks": chunks(4, 30)}
-    assert named == await answer(PlacementRequest.model_validate(given), Shelf())
+    nameless = await answer(PlacementRequest.model_validate(given), Shelf())
+    assert named == nameless.model_copy(update={"exceeds_context": False})
 
 
 async def test_theory_counts_texts_with_the_models_own_tokenizer(

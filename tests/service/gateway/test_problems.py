@@ -51,7 +51,7 @@ BAD_BODIES: list[tuple[bytes, str]] = [
     (b'"text"', "body"),
     (b"{", "body"),
     (b'{"model": "gpt2"} x', "body"),
-    (b'\xef\xbb\xbf', "body"),
+    (b"\xef\xbb\xbf", "body"),
     (b'{\xef\xbb\xbf"model": "gpt2"}', "body"),
     (b'{"model": "\\ud800"}', "body"),
     (b'{"\\ud800": 1, "model": "gpt2"}', "body"),

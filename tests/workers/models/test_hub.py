@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import close_session
 
 from lacuna.architectures.table import DEMO
 from lacuna.contract.errors import (
@@ -57,6 +58,29 @@ def request(model: str, **fields: Any) -> ProfileRequest:
 
 def publish(server: Any, name: str, folder: Path, **more: bytes) -> None:
     server.files[name] = {path.name: path.read_bytes() for path in folder.iterdir()} | more
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ALL_PROXY", "socks5://user:hidden@127.0.0.1:1"),
+        ("ALL_PROXY", "nonsense://user:hidden@127.0.0.1:1"),
+        ("HTTP_PROXY", "::hidden::"),
+        ("SSL_CERT_FILE", "/nonexistent/hidden"),
+    ],
+)
+def test_a_proxy_that_cannot_be_used_is_a_hub_that_cannot_be_reached(
+    monkeypatch: pytest.MonkeyPatch, online: LoadOptions, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    close_session()  # the hub's library keeps a client that was made before
+    try:
+        with pytest.raises(ModelUnreachable, match=f"cannot use its {name}") as raised:
+            hub.resolve("someone/tiny", None, online)
+    finally:
+        monkeypatch.undo()
+        close_session()
+    assert "hidden" not in raised.value.detail
 
 
 def test_a_revision_becomes_a_commit_and_a_model(

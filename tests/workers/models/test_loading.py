@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,7 +128,7 @@ def test_presets_need_no_network_and_no_tokenizer(
 
     monkeypatch.setattr(loading._AUTO, "from_config", small)
     for model in ("gpt2", "preset:gpt2", "openai-community/gpt2"):
-        with pytest.raises(ModelUnsupported, match=r"cannot build .* \(ValueError\)"):
+        with pytest.raises(ModelUnsupported, match=r"cannot build .* \(ValueError: seen enough\)"):
             load(request(model, weights="random"), options)
     assert {config.n_layer for config in built} == {12}
     with pytest.raises(ModelNotFound, match="there is bloom-560m"):
@@ -340,6 +341,10 @@ def test_strange_fields_are_the_fault_of_the_model(
     with pytest.raises(ModelUnsupported) as info:
         load(request(weights=weights), options)
     assert info.value.field == "model"
+    # The file or transformers is named, and what was wrong with it.
+    assert re.search("config.json|transformers|configuration", info.value.detail)
+    assert not re.search(r"\(\w+Error\)$", info.value.detail)
+    assert str(options.model_dir) not in info.value.detail
 
 
 @pytest.mark.parametrize("sign", ["[", '{"a":'])

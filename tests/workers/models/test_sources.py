@@ -17,6 +17,8 @@ def test_finds_folders_below_the_model_folder(save: Callable[..., Path], tmp_pat
     (tmp_path / "models" / "alias").symlink_to(folder)
     assert sources.local_folder("alias", tmp_path / "models") == folder.resolve()
     (tmp_path / "models" / "empty").mkdir()
+    for name in ("my model", "Qwen2.5+x", "-dash"):  # no request can name them
+        shutil.copytree(folder, tmp_path / "models" / name)
     assert sources.local_names(tmp_path / "models") == ["alias", "tiny"]
 
 
