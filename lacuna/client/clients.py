@@ -6,12 +6,12 @@ What a call asks and how it retries is in `lacuna.client.flows`; here is the inp
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
+from urllib.request import getproxies
 
 import httpx
 
@@ -365,7 +365,7 @@ class _Arguments(NamedTuple):
     transport: Any
 
 
-def _remade(kind: type[T], made_of: _Arguments) -> T:
+def _remade(kind: Callable[..., T], made_of: _Arguments) -> T:
     fields = made_of._asdict()
     return kind(fields.pop("url"), **fields)
 
@@ -385,10 +385,6 @@ def _calibration_request(
     }
 
 
-_PROXIES = ("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
-
-
 @contextmanager
 def _environment_blamed() -> Iterator[None]:
     """What httpx makes of the environment's proxies and certificates, as a refusal.
@@ -399,15 +395,16 @@ def _environment_blamed() -> Iterator[None]:
     try:
         yield
     except (ImportError, ValueError, httpx.InvalidURL, OSError) as error:
-        names = _CERTIFICATES if isinstance(error, OSError) else _PROXIES
-        given = [one for name in names for one in (name, name.lower()) if os.environ.get(one)]
-        if isinstance(error, ImportError):
-            reason = "a SOCKS proxy needs `pip install httpx[socks]`"
-        elif isinstance(error, OSError):
-            reason = error.strerror or "it holds no certificates"
+        if isinstance(error, OSError):
+            what, reason = "SSL_CERT_FILE or SSL_CERT_DIR", error.strerror or "no certificates"
         else:
-            reason = "it is not an address of a proxy, or of a host to reach without one"
-        what = " or ".join(given) or "a proxy or certificate setting of this machine"
+            names = [f"{name.upper()}_PROXY" for name in getproxies()]
+            what = " or ".join(names) or "a proxy setting of this machine"
+            reason = (
+                "a SOCKS proxy needs `pip install httpx[socks]`"
+                if isinstance(error, ImportError)
+                else "it is not an address of a proxy, or of a host to reach without one"
+            )
         raise Refused(f"{what} cannot be used: {reason}") from error
 
 

@@ -157,9 +157,11 @@ async def _theory(
     reader: _Reader,
 ) -> PlacementCurve:
     """By the architecture given, else that of any profile of the model, else as known by name."""
+    body = await reader.body(measured[0].id) if measured else None
     tokenizer = None if body is None else body.model.tokenizer_digest
-    known = find(model)
-    longest = body.model.max_length if body is not None else known and known.max_length
+    longest = None if body is None else body.model.max_length
+    if body is None and (known := find(model)) is not None:
+        longest = known.max_length
     architecture = request.architecture
     if architecture is None:
         architecture = architecture_by_name(model) if body is None else architecture_of(body)

@@ -7,6 +7,7 @@ them are asynchronous, because a synchronous dependency costs a thread.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator

@@ -7,13 +7,13 @@ and an unreachable hub give different errors.
 from __future__ import annotations
 
 import logging
-import os
 import re
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.request import getproxies
 
 import httpx2
 from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
@@ -166,7 +166,7 @@ def _translated(model: str, revision: str | None) -> Iterator[None]:
     except (ImportError, ValueError, httpx2.InvalidURL, FileNotFoundError, ssl.SSLError) as error:
         # From making the client: a proxy or a certificate that the environment names.
         log.exception("the hub's client cannot be made")
-        raise _unreachable(model, _environment()) from error
+        raise _unreachable(model, _environment(error)) from error
 
 
 def _from_cause(model: str, error: BaseException) -> ModelGated | ModelUnreachable:
@@ -191,11 +191,12 @@ def _gated(model: str) -> ModelGated:
     )
 
 
-def _environment() -> str:
+def _environment(error: Exception) -> str:
     """The variables that may be at fault, without their values, which may hold a password."""
-    names = ("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
-    given = [one for name in names for one in (name, name.lower()) if os.environ.get(one)]
-    return f" (the worker cannot use its {' or '.join(given)})" if given else ""
+    if isinstance(error, OSError):
+        return " (the worker cannot use its SSL_CERT_FILE or SSL_CERT_DIR)"
+    names = [f"{name.upper()}_PROXY" for name in getproxies()]
+    return f" (the worker cannot use its {' or '.join(names) or 'proxy settings'})"
 
 
 def _unreachable(model: str, why: str = "") -> ModelUnreachable:

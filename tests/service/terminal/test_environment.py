@@ -53,7 +53,8 @@ def test_a_proxy_that_cannot_be_used_is_one_line(name: str, value: str, words: s
     answer = run("service.terminal", "profiles", "--server", "https://127.0.0.1:9", **{name: value})
     assert answer.returncode == 2, answer.stderr
     line = one_line(answer.stderr)
-    assert line.startswith(f"lacuna: {name} cannot be used: ")
+    assert line.startswith(f"lacuna: {name.upper()} ")
+    assert " cannot be used: " in line
     assert words in line
     assert "hidden" not in line
 

@@ -75,7 +75,7 @@ def test_a_proxy_that_cannot_be_used_is_a_hub_that_cannot_be_reached(
     monkeypatch.setenv(name, value)
     close_session()  # the hub's library keeps a client that was made before
     try:
-        with pytest.raises(ModelUnreachable, match=f"cannot use its {name}") as raised:
+        with pytest.raises(ModelUnreachable, match=f"cannot use its .*{name}") as raised:
             hub.resolve("someone/tiny", None, online)
     finally:
         monkeypatch.undo()
