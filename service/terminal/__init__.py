@@ -37,14 +37,44 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "compare": stored.compare_profiles,
     "profiles": stored.list_profiles,
     "show": stored.show_profile,
+    "models": stored.list_models,
     "job": run.show_job,
     "cancel": run.cancel_job,
     "serve": run.serve,
     "gateway": run.run_gateway,
     "worker": run.run_worker,
 }
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "profile": (
+        "lacuna profile demo:smollm2-135m-instruct",
+        "lacuna profile Qwen/Qwen2-0.5B --length 1024 --recall --output qwen.json",
+        "lacuna profile local:mine --texts contracts.txt --texts letters.jsonl",
+        "lacuna profile preset:gpt2 --weights random --server http://127.0.0.1:8080 --no-wait",
+    ),
+    "place": (
+        "lacuna place chunks.csv --profile qwen.json --suffix-tokens 40",
+        "lacuna place - --model Qwen/Qwen2-0.5B --allow-theory < chunks.csv",
+        "lacuna place chunks.jsonl --layers 24 --max-tokens 4000 --ids",
+    ),
+    "calibrate": ("lacuna calibrate labelled.csv --output calibration.json",),
+    "rollout": (
+        "lacuna rollout --model bloom-176b --length 2048",
+        "lacuna rollout --layers 32 --heads 32 --positions alibi --lambda 0.1",
+    ),
+    "compare": ("lacuna compare before.json after.json",),
+    "profiles": ("lacuna profiles --model Qwen/Qwen2-0.5B --limit 5",),
+    "show": ("lacuna show profile.json",),
+    "models": ("lacuna models --server http://127.0.0.1:8080",),
+    "job": ("lacuna job 0123456789abcdef0123456789abcdef --server http://127.0.0.1:8080",),
+    "cancel": ("lacuna cancel 0123456789abcdef0123456789abcdef --server http://127.0.0.1:8080",),
+    "serve": ("lacuna serve", "lacuna serve --port 9000 --workers 2"),
+    "gateway": ("LACUNA_REDIS_URL=redis://redis:6379/0 lacuna gateway",),
+    "worker": ("LACUNA_REDIS_URL=redis://redis:6379/0 LACUNA_DEVICE=cuda lacuna worker",),
+}
+"""Under the help of each command; a test parses them."""
 for _name, _command in _COMMANDS.items():
-    app.command(_name)(_command)
+    # Typer joins lines of one paragraph.
+    app.command(_name, epilog="\n\n".join(["Examples:", *EXAMPLES[_name]]))(_command)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -11,7 +12,14 @@ from lacuna.client.labels import parse_labels
 from lacuna.contract.calibrations import Calibration, CalibrationRequest, RelevanceScale
 from lacuna.contract.errors import InvalidRequest
 from service.terminal.common import Json, Status, fail, out, print_json
-from service.terminal.inputs import Option, build_request, read_source, refuse, validated
+from service.terminal.inputs import (
+    Option,
+    build_request,
+    may_overwrite,
+    read_source,
+    refuse,
+    validated,
+)
 
 _SCALES = f"What the scores are: {', '.join(get_args(RelevanceScale))}. Default: score."
 
@@ -44,6 +52,12 @@ def calibrate_scores(
         fail(error.detail, Status.USAGE)
     options = [Option("--scale", "relevance_scale", scale), Option("--family", "family", family)]
     built = build_request(fields, options)
+    if output is not None and not may_overwrite(output, _is_calibration):
+        fail(
+            f"{output} is there already, and `lacuna calibrate` did not write it: name another "
+            "file with --output, or remove it",
+            Status.USAGE,
+        )
     request = validated(CalibrationRequest, built)
     try:
         found = calibrate(request)
@@ -58,6 +72,15 @@ def calibrate_scores(
         out.print(line, soft_wrap=True)
     if output is None:
         out.print("keep it with --output FILE, and give it to `lacuna place --calibration FILE`")
+
+
+def _is_calibration(path: Path) -> bool:
+    """Whether the file holds a calibration, of whatever version."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and {"family", "x", "y", "reliability"} <= found.keys()
 
 
 def _write(path: Path, found: Calibration) -> None:

@@ -11,7 +11,7 @@ import copy
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn, TypeVar
 
@@ -70,6 +70,40 @@ def parse_object(source: str | None) -> dict[str, Any]:
     return value
 
 
+def parse_texts(sources: Sequence[str] | None) -> list[str] | None:
+    """Texts of the user's own; None without a source.
+
+    Args:
+        sources: each a file or `-` for stdin. JSON: a list of texts, or a line for each, as a
+            string or as an object with `text`. Anything else is one text.
+    """
+    if not sources:
+        return None
+    return [text for source in sources for text in _texts(*read_source(source))]
+
+
+def _texts(text: str, name: str) -> list[str]:
+    first = text.lstrip()[0]
+    if first not in '[{"':
+        return [text]
+    try:
+        # A text may begin with a bracket or a quotation mark and be no JSON.
+        lines = [line for line in text.splitlines() if line.strip()]
+        found = json.loads(text) if first == "[" else [json.loads(line) for line in lines]
+    except (ValueError, RecursionError):
+        return [text]
+    texts: list[Any] = [one.get("text") if isinstance(one, dict) else one for one in found]
+    wrong = next((at for at, one in enumerate(texts, 1) if not isinstance(one, str)), None)
+    if wrong is not None:
+        fail(f"{name}: text {wrong} is neither a string nor an object with `text`", Status.USAGE)
+    return texts
+
+
+def may_overwrite(path: Path, is_ours: Callable[[Path], bool]) -> bool:
+    """Whether a file is not there, is empty, or was written by the same command before."""
+    return not path.exists() or not path.stat().st_size or is_ours(path)
+
+
 def numbers(text: str | None, flag: str) -> list[float] | None:
     """Numbers from a list with commas between them; None without a list."""
     if text is None:
@@ -115,8 +149,8 @@ def _decoded(raw: bytes, name: str) -> str:
 
 _QUOTED = re.compile(r"`([\w.]+)`")
 _COMMANDS = {"POST /v1/profiles": "`lacuna profile`"}
-_ELSEWHERE = {"allow_theory": '"allow_theory": true in a request given as JSON'}
-"""Fields that no option fills, where a message advises them."""
+_ADVISED = {"allow_theory": "--allow-theory"}
+"""Options that a message advises, whether or not the command was given them."""
 
 
 class Option(NamedTuple):
@@ -212,8 +246,8 @@ def _words(message: str, names: Mapping[str, str]) -> str:
         message = message.replace(address, command)
 
     def word(found: re.Match[str]) -> str:
-        flag = _ELSEWHERE.get(found[1]) or _flag(found[1], names)
-        return found[0] if flag == found[1] else flag
+        flag = _flag(found[1], names)
+        return flag if flag != found[1] else _ADVISED.get(found[1], found[0])
 
     return _QUOTED.sub(word, message)
 

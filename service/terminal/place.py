@@ -11,6 +11,7 @@ from lacuna.client.chunks import ParsedChunks, parse_chunks
 from lacuna.client.offline import curve_of, place_along
 from lacuna.contract.calibrations import RelevanceScale
 from lacuna.contract.errors import InvalidRequest, LacunaError
+from lacuna.contract.models import PositionalEncoding
 from lacuna.contract.placements import (
     Objective,
     PlacementRequest,
@@ -58,6 +59,25 @@ def place_chunks(
     density: Annotated[
         str | None, typer.Option(help="A curve of your own, as 1.4,0.9,0.5: needs no service.")
     ] = None,
+    layers: Annotated[
+        int | None,
+        typer.Option(help="Theory alone, of an architecture with so many layers; or with --model."),
+    ] = None,
+    heads: Annotated[
+        int | None, typer.Option(help="Heads of a layer; only ALiBi depends on them.")
+    ] = None,
+    positions: Annotated[
+        str | None,
+        typer.Option(help=f"Positional encoding: {', '.join(get_args(PositionalEncoding))}."),
+    ] = None,
+    window: Annotated[int | None, typer.Option(help="Tokens that attention reaches back.")] = None,
+    allow_theory: Annotated[
+        bool,
+        typer.Option(
+            "--allow-theory",
+            help="With --model: without a profile, follow the theory of its architecture.",
+        ),
+    ] = False,
     source: Annotated[str | None, typer.Option(help=_SOURCES)] = None,
     objective: Annotated[str | None, typer.Option(help=_OBJECTIVES)] = None,
     prefix_tokens: Annotated[int | None, typer.Option(help="Tokens before the chunks.")] = None,
@@ -93,6 +113,8 @@ def place_chunks(
         Option("--profile", "profile_id", profile if saved is None else saved.id),
         Option("--model", "model", model),
         Option("--density", "density", numbers(density, "--density")),
+        *_architecture(layers, heads, positions, window),
+        Option("--allow-theory", "allow_theory", allow_theory or None),
         Option("--source", "source", source),
         Option("--objective", "objective", objective),
         Option("--prefix-tokens", "prefix_tokens", prefix_tokens),
@@ -106,13 +128,29 @@ def place_chunks(
     ]
     built = build_request(given.fields, options)
     if not {"profile_id", "model", "density", "architecture"} & set(built.body):
-        fail("say whose curve to follow: --profile, --model or --density", Status.USAGE)
+        fail("say whose curve to follow: --profile, --model, --density or --layers", Status.USAGE)
     request = validated(PlacementRequest, built, given.lines)
     if saved is None and (request.profile_id is not None or request.model is not None):
         answer = _asked(request, built.names, server, key)
     else:
         answer = _computed(request, saved, built)
     _show(answer, request, ids=ids, as_json=as_json)
+
+
+def _architecture(
+    layers: int | None, heads: int | None, positions: str | None, window: int | None
+) -> list[Option]:
+    """The fields of an architecture; without options those of a request stay as they are."""
+    if layers is not None and heads is None:
+        if positions == "alibi":
+            fail("--positions alibi needs --heads: each head has its own slope", Status.USAGE)
+        heads = 1
+    return [
+        Option("--layers", "architecture.layers", layers),
+        Option("--heads", "architecture.heads", heads),
+        Option("--positions", "architecture.positional_encoding", positions),
+        Option("--window", "architecture.window", window),
+    ]
 
 
 def _count(text: str | None) -> Any:

@@ -39,8 +39,10 @@ from service.terminal.inputs import (
     Built,
     Option,
     build_request,
+    may_overwrite,
     names,
     parse_object,
+    parse_texts,
     validated,
 )
 from service.terminal.reports import profile_report, progress
@@ -68,6 +70,14 @@ DocumentSource = Annotated[
 ]
 Corpus = Annotated[
     str | None, typer.Option(help="Folder below LACUNA_CORPUS_DIR; implies --source corpus.")
+]
+Texts = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE",
+        help="Texts of your own, which the service keeps only for the measurement: a text file, a "
+        "JSON list, or JSON lines; may be given several times. Implies --source inline.",
+    ),
 ]
 Weights = Annotated[
     str | None,
@@ -130,6 +140,7 @@ def measure_profile(
     documents: Count = None,
     source: DocumentSource = None,
     corpus: Corpus = None,
+    texts: Texts = None,
     weights: Weights = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
@@ -158,7 +169,8 @@ def measure_profile(
         Option("MODEL", "model", model),
         Option("--length", "sequence_length", length),
         Option("--documents", "documents.count", documents),
-        Option("--source", "documents.source", source or (corpus and "corpus")),
+        Option("--source", "documents.source", source or _implied(corpus, texts)),
+        Option("--texts", "documents.texts", parse_texts(texts)),
         Option("--corpus", "documents.name", corpus),
         Option("--weights", "weights", weights),
         Option("--revision", "revision", revision),
@@ -188,6 +200,12 @@ def measure_profile(
         out.print(f"wrote {files.profile} and {files.picture}", soft_wrap=True)
 
 
+def _implied(corpus: str | None, texts: list[str] | None) -> str | None:
+    if texts:
+        return "inline"
+    return "corpus" if corpus is not None else None
+
+
 def _measured(
     built: Built, files: Files, server: str | None, key: str | None, *, wait: bool, as_json: bool
 ) -> bytes | None:
@@ -204,6 +222,7 @@ def _measured(
         else:
             profile_id = found.id
         document, picture = client.export(profile_id, "json"), client.export(profile_id, "svg")
+    _check_ours(files)  # minutes may have passed
     try:
         files.profile.write_bytes(document)
         files.picture.write_bytes(picture)
@@ -265,16 +284,21 @@ def _files(folder: Path | None, output: Path | None) -> Files:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         fail(f"cannot make the folder {path.parent}: {error.strerror}", Status.USAGE)
-    for path, is_ours in ((files.profile, _is_profile), (files.picture, _is_picture)):
+    for path in files:
         if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
             fail(f"cannot write {path}", Status.USAGE)
-        if path.exists() and path.stat().st_size and not is_ours(path):
+    _check_ours(files)
+    return files
+
+
+def _check_ours(files: Files) -> None:
+    for path, is_ours in ((files.profile, _is_profile), (files.picture, _is_picture)):
+        if not may_overwrite(path, is_ours):
             fail(
                 f"{path} is there already, and `lacuna profile` did not write it: name another "
                 "file with --output, or remove it",
                 Status.USAGE,
             )
-    return files
 
 
 def _is_profile(path: Path) -> bool:

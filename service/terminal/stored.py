@@ -16,6 +16,7 @@ from lacuna.client.errors import LacunaError, Refused
 from lacuna.client.offline import parse_profile
 from lacuna.contract.base import DIGEST_PATTERN
 from lacuna.contract.comparisons import ComparedProfile, Comparison
+from lacuna.contract.models import ModelCatalogue
 from lacuna.contract.profiles import Interval, Profile, Source
 from lacuna.pictures.terminal import side_by_side
 from service.terminal.common import Json, Key, Server, Status, err, fail, out, print_json
@@ -97,6 +98,21 @@ def list_profiles(
         err.print(f"there are more: --limit {10 * limit}")
 
 
+def list_models(as_json: Json = False, server: Server = None, key: Key = None) -> None:
+    """List the models that can be measured, and what each worker holds in memory.
+
+    Besides these, any model of the hub can be named.
+    """
+    from service.terminal.connection import connected
+
+    with connected(server, key) as client:
+        found = client.models()
+    if as_json:
+        print_json(found)
+    else:
+        model_list(out, found)
+
+
 def show_profile(
     profile: Annotated[str, typer.Argument(metavar="PROFILE", help="Its id, or its profile.json.")],
     as_json: Json = False,
@@ -110,6 +126,29 @@ def show_profile(
         print_json(found)
     else:
         profile_report(out, found)
+
+
+def model_list(console: Console, found: ModelCatalogue) -> None:
+    """Print the models by how they are named, and a line for each worker."""
+    local = sorted({name for worker in found.workers for name in worker.local})
+    for title, names in (
+        ("with the service", found.demo),
+        ("in the operator's model folder", [f"local:{name}" for name in local]),
+        ("architectures, for --weights random", found.presets),
+    ):
+        if names:
+            console.print(f"{title}:")
+            for name in names:
+                console.print(f"  {clean(name)}", soft_wrap=True)
+    console.print("from the hub: any causal language model with safetensors, by its id")
+    for worker in found.workers:
+        warm = ", ".join(map(clean, worker.warm)) or "no model in memory"
+        console.print(
+            f"worker {clean(worker.worker)} ({worker.device}, queue {worker.queue}): {warm}",
+            soft_wrap=True,
+        )
+    if not found.workers:
+        console.print("no worker is running: a measurement waits until one does")
 
 
 _SOURCES = f"Which curve: {', '.join(get_args(Source))}."

@@ -59,3 +59,17 @@ def test_faults_are_one_clear_line(lacuna: Any, tmp_path: Path, labels: str) -> 
     assert "--scale: must be" in lacuna.fails(2, "calibrate", labels, "--scale", "cosine")
     nowhere = str(tmp_path / "none" / "x.json")
     assert "cannot write" in lacuna.fails(2, "calibrate", labels, "--output", nowhere)
+
+
+def test_a_file_of_somebody_else_is_never_overwritten(
+    lacuna: Any, tmp_path: Path, labels: str
+) -> None:
+    path = tmp_path / "calibration.json"
+    for mine in ('{"x": 1}', "my own"):
+        path.write_text(mine)
+        line = lacuna.fails(2, "calibrate", labels, "--output", str(path))
+        assert "is there already" in line
+        assert path.read_text() == mine
+    path.unlink()
+    for _ in range(2):  # what it wrote itself may be written again
+        assert "calibration: " in lacuna.prints("calibrate", labels, "--output", str(path))

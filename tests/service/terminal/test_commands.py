@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
+
+from service.terminal import EXAMPLES, app
 
 
 def lacuna(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -33,6 +37,22 @@ def test_help_names_every_command() -> None:
     text = lacuna("--help").stdout
     for command in ("profile", "rollout", "place", "compare", "serve", "gateway", "worker"):
         assert re.search(rf"\b{command}\b", text), command
+
+
+def test_every_command_shows_examples_that_can_be_run(capsys: pytest.CaptureFixture[str]) -> None:
+    command = typer.main.get_command(app)
+    assert set(EXAMPLES) == set(command.commands)  # type: ignore[attr-defined]
+    for name, examples in EXAMPLES.items():
+        for example in examples:
+            words = shlex.split(example.partition(" <")[0])
+            arguments = words[words.index("lacuna") + 1 :]
+            assert arguments[0] == name
+            with pytest.raises(SystemExit) as ended:  # parsed in full before help is shown
+                app([*arguments, "--help"])
+            assert ended.value.code == 0, example
+            shown = " ".join(capsys.readouterr().out.split())
+            assert "Examples:" in shown
+            assert " ".join(example.split()) in shown
 
 
 def test_a_wrong_setting_is_one_clear_line() -> None:

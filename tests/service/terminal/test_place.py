@@ -102,6 +102,24 @@ def test_an_architecture_needs_no_service(lacuna: Any) -> None:
     assert json.loads(result.stdout)["source"] == "theory"
 
 
+def test_layers_give_a_theory_curve(lacuna: Any) -> None:
+    architecture: dict[str, Any] = {
+        "layers": 8, "heads": 4, "positional_encoding": "alibi", "window": 64,
+    }  # fmt: skip
+    options = ("--layers", "8", "--heads", "4", "--positions", "alibi", "--window", "64")
+    by_options = lacuna.prints("place", "-", *options, "--json", stdin=TABLE)
+    request = json.dumps({"architecture": architecture, "chunks": CHUNKS})
+    assert by_options == lacuna.prints("place", request, "--json")
+    assert json.loads(by_options)["source"] == "theory"
+    # Heads differ with ALiBi alone.
+    plain = lacuna.prints("place", "-", "--layers", "8", "--json", stdin=TABLE)
+    assert plain == lacuna.prints(
+        "place", "-", "--layers", "8", "--heads", "4", "--json", stdin=TABLE
+    )
+    # Options win over the request.
+    assert lacuna.prints("place", request, "--layers", "2", "--json") != by_options
+
+
 @pytest.mark.parametrize("flag", ["--ids", "--quiet", "-q"])
 def test_ids_alone_are_for_scripts(lacuna: Any, flag: str) -> None:
     result = lacuna("place", "-", "--density", LISTED, flag, stdin=TABLE)
@@ -237,7 +255,11 @@ def test_bad_chunks_are_one_clear_line(lacuna: Any, text: str | bytes, words: st
 
 
 BAD_OPTIONS = {
-    "no curve": ([], 2, "--profile, --model or --density"),
+    "no curve": ([], 2, "--profile, --model, --density or --layers"),
+    "ALiBi without heads": (["--layers", "2", "--positions", "alibi"], 2, "needs --heads"),
+    "heads alone": (["--heads", "2"], 2, "architecture.layers: Field required"),
+    "no layers": (["--layers", "0"], 2, "--layers: Input should be greater"),
+    "layers and a density": (["--density", "1", "--layers", "2"], 2, "goes alone or with `model`"),
     "two curves": (["--density", "1,2", "--model", "gpt2"], 2, "--model"),
     "no number": (["--density", "1,x"], 2, "--density: 'x' is not a finite number"),
     "silence": (["--density", "0,0"], 2, "--density is zero everywhere"),

@@ -63,6 +63,50 @@ SAME: dict[str, tuple[list[str], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+TEXTS = {
+    "a text file": ("One text.\n\nThe same text.\n", ["One text.\n\nThe same text.\n"]),
+    "a list": ('["one", {"text": "two", "id": 2}]', ["one", "two"]),
+    "JSON lines": ('{"text": "one"}\n\n"two"\n', ["one", "two"]),
+    "a text that looks like JSON": ('["one", two]', ['["one", two]']),
+    "a quotation": ('"Yes," she said.', ['"Yes," she said.']),
+}
+
+
+@pytest.mark.parametrize(("content", "texts"), TEXTS.values(), ids=TEXTS)
+def test_texts_of_ones_own_come_from_files(
+    lacuna: Any, stack: Stack, worker: Any, tmp_path: Path, content: str, texts: list[str]
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_bytes(content.encode("utf-8-sig"))
+    second.write_text("another")
+    files = ("--texts", str(first), "--texts", str(second))
+    lacuna.prints("profile", "gpt2", *files, "--no-wait", server=stack.url)
+    body = {"model": "gpt2", "documents": {"source": "inline", "texts": [*texts, "another"]}}
+    claim = worker.claim()
+    asked = ProfileRequest.model_validate_json(claim.request)
+    assert asked.documents.texts == [*texts, "another"]
+    assert claim.job_id == ProfileRequest.model_validate(body).job_id
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "is empty"),
+        ('["a", 3]', "text 2 is neither a string nor an object with `text`"),
+        ('{"txt": "a"}', "text 1 is neither"),
+        ("[]", "--texts: List should have at least 1 item"),
+    ],
+)
+def test_wrong_texts_are_one_clear_line(
+    lacuna: Any, tmp_path: Path, content: str, words: str
+) -> None:
+    path = tmp_path / "texts"
+    path.write_text(content)
+    assert words in lacuna.fails(2, "profile", "gpt2", "--texts", str(path), server=None)
+    both = ("--texts", str(path), "--corpus", "mine")
+    lacuna.fails(2, "profile", "gpt2", *both, server=None)
+
+
 @pytest.mark.parametrize(("options", "body"), SAME.values(), ids=SAME)
 def test_options_are_the_request(
     lacuna: Any, stack: Stack, worker: Any, options: list[str], body: dict[str, Any]
@@ -257,6 +301,17 @@ def test_a_file_of_somebody_else_is_never_overwritten(
         (tmp_path / name).write_text(mine)
         assert f"{name} is there already" in lacuna.fails(2, *arguments, server=known)
         assert (tmp_path / name).read_text() == mine
+    (tmp_path / name).unlink()
+
+    def appears(client: Any, profile_id: str, form: str) -> bytes:
+        (tmp_path / name).write_text("meanwhile")
+        return b"{}"
+
+    # Measuring takes minutes: the file may appear after the first look.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lacuna.client.clients.Client.export", appears)
+        assert f"{name} is there already" in lacuna.fails(2, *arguments, server=known)
+    assert (tmp_path / name).read_text() == "meanwhile"
     (tmp_path / name).unlink()
     for _ in range(2):  # what it wrote itself may be written again
         assert "wrote " in lacuna.prints(*arguments, server=known)

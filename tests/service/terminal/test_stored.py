@@ -13,6 +13,7 @@ import pytest
 from lacuna import Client, OfflinePlacer
 from lacuna.comparisons import compare
 from lacuna.contract.placements import PlacementRequest
+from lacuna.contract.profile_requests import ProfileRequest
 from lacuna.contract.profiles import Profile
 from lacuna.placement import curve as curves
 from lacuna.placement.answer import place
@@ -144,6 +145,27 @@ def test_offline_placement_equals_the_answer_of_a_service(
         assert OfflinePlacer(pair[1]).place(chunks, **options) == answer
 
 
+def test_theory_stands_in_for_a_profile_that_is_missing(lacuna: Any, stored: str) -> None:
+    chunks = "".join(f"c{i}, 100, {i}\n" for i in range(4))
+    options = ("--model", "gpt2", "--allow-theory", "--json")
+    answer = json.loads(lacuna.prints("place", "-", *options, stdin=chunks, server=stored))
+    assert answer["source"] == "theory"
+    given = ("--model", "owner/unknown", "--allow-theory", "--layers", "4", "--json")
+    answer = json.loads(lacuna.prints("place", "-", *given, stdin=chunks, server=stored))
+    assert answer["source"] == "theory"
+
+
+def test_models_are_listed_by_the_names_that_profile_takes(
+    lacuna: Any, stored: str, worker: Any
+) -> None:
+    assert "no worker is running" in lacuna.prints("models", server=stored)
+    found = json.loads(lacuna.prints("models", "--json", server=stored))
+    said = lacuna.prints("models", server=stored)
+    for name in (*found["demo"], *found["presets"]):
+        assert f"\n  {name}\n" in said
+        ProfileRequest.model_validate({"model": name, "weights": "random"})
+
+
 def test_what_is_not_there_is_refused(lacuna: Any, stored: str) -> None:
     missing = "0" * 32
     assert "profile_not_found" in lacuna.fails(1, "show", missing, server=stored)
@@ -153,7 +175,7 @@ def test_what_is_not_there_is_refused(lacuna: Any, stored: str) -> None:
     line = lacuna.fails(1, "place", "-", "--model", "gpt2", stdin="a, 1, 1", server=stored)
     assert "no profile of gpt2 with trained weights" in line
     assert "`lacuna profile`" in line
-    assert '"allow_theory": true in a request given as JSON' in line
+    assert "or set --allow-theory" in line
     assert "POST" not in line
     assert "model: " in lacuna.fails(1, "profiles", "--model", "no model", server=stored)
 
