@@ -17,6 +17,8 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+_LONGEST = 1e9
+"""Seconds: thirty years. The store counts microseconds, and a longer time overflows there."""
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _PLACEHOLDERS = {"changeme", "change-me", "secret", "password", "xxx", "todo", "example"}
 _DIGEST = re.compile(r"[0-9A-Fa-f]{64}")
@@ -57,6 +59,7 @@ class Settings(BaseSettings):
         env_prefix="LACUNA_",
         env_ignore_empty=True,  # Compose and Kubernetes pass what nobody set as an empty string
         frozen=True,
+        allow_inf_nan=False,
         extra="ignore",
         hide_input_in_errors=True,  # it may be a password
         use_attribute_docstrings=True,
@@ -65,6 +68,8 @@ class Settings(BaseSettings):
     # Where things are
     redis_url: SecretStr | None = None
     """redis://, rediss:// or unix://; unset: an embedded server in the data folder."""
+    store_max_bytes: int = Field(default=2_000_000_000, ge=10_000_000)
+    """Memory of the embedded store. When it is nearly used up, no new jobs are accepted."""
     data_dir: Path = Path("~/.cache/lacuna")
     """The embedded server's data, converted demo weights, results waiting to be recorded."""
     model_dir: Path | None = None
@@ -99,29 +104,29 @@ class Settings(BaseSettings):
     workers run. The default takes one core about two hours."""
     max_cost_gpu: float = Field(default=2e17, gt=0)
     """The same while a GPU worker runs: requests then go to the GPU queue."""
-    max_wait_seconds: float = Field(default=60.0, gt=0)
+    max_wait_seconds: float = Field(default=60.0, gt=0, le=_LONGEST)
     """Longest `Prefer: wait`."""
-    resolve_ttl: float = Field(default=3_600.0, gt=0)
+    resolve_ttl: float = Field(default=3_600.0, gt=0, le=_LONGEST)
     """Seconds for which a floating revision is answered from the cache."""
     theory_threads: int = Field(default=2, ge=1, le=16)
     """Threads of a gateway for rollouts, placements and pictures."""
 
     # Queue
-    lease_seconds: float = Field(default=45.0, gt=0)
+    lease_seconds: float = Field(default=45.0, gt=0, le=86_400.0)
     """Seconds without a sign of life from a worker after which another worker takes its job."""
     max_attempts: int = Field(default=3, ge=1, le=100)
     """Workers that one job may lose before it fails with `worker_lost`."""
-    job_ttl: float = Field(default=7 * 86_400.0, gt=0)
+    job_ttl: float = Field(default=7 * 86_400.0, gt=0, le=_LONGEST)
     """Seconds for which the record of a finished job is kept."""
     max_finished_jobs: int = Field(default=20_000, ge=1)
     """How many records of finished jobs are kept of each end (done, failed, cancelled). A record
     takes about 1 kB. A request without a record is queued again, and its worker finds the
     profile."""
-    profile_ttl: float = Field(default=0.0, ge=0)
+    profile_ttl: float = Field(default=0.0, ge=0, le=_LONGEST)
     """Seconds after which an unused profile is dropped; 0 is never."""
     max_profile_bytes: int = Field(default=0, ge=0)
     """Total bytes of profiles beyond which the least recently used are dropped; 0 is no bound."""
-    grace_seconds: float = Field(default=20.0, ge=0)
+    grace_seconds: float = Field(default=20.0, ge=0, le=_LONGEST)
     """Seconds that a worker may take to finish its job after SIGTERM."""
     eviction_policy_check: Literal["refuse", "warn"] = "refuse"
     """What to do when Redis evicts keys under memory pressure."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import redis
 from pydantic import ValidationError
 
-from service import logs
+from service import logs, parent
 from service.settings import Settings, first_fault
 from service.store.claims import ClaimStore
 from service.store.connection import connect, is_forbidden, is_outage, refusal
@@ -47,6 +47,7 @@ def main(make_handler: Callable[[Settings], Handler] | None = None) -> int:
     logs.configure(
         settings.log_level, settings.log_format, settings.secrets, settings.exit_reason_fd
     )
+    parent.end_with_it(settings.exit_reason_fd, settings.grace_seconds + 30.0)
     try:
         return run(settings, (make_handler or _profile_handler)(settings))
     except Misconfigured as error:

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from starlette.middleware import Middleware
 
 from lacuna.contract.errors import StoreUnavailable
-from service import logs
+from service import logs, parent
 from service.answers import placements
 from service.answers.drift import Drifts
 from service.answers.placements import Curves
@@ -56,6 +56,8 @@ log = logging.getLogger("lacuna.api")
 _READING_THREADS = 2
 _WRONG_SETTING = 2
 """Exit status, as the command line's."""
+_STOP_SECONDS = 15.0
+"""A gateway that does not stop within this time, though its parent has gone, is ended."""
 EVICT_SECONDS = 60.0
 """How often profiles are evicted."""
 DESCRIPTION = (
@@ -84,6 +86,7 @@ def factory() -> Gateway:
     logs.configure(
         settings.log_level, settings.log_format, settings.secrets, settings.exit_reason_fd
     )
+    parent.end_with_it(settings.exit_reason_fd, _STOP_SECONDS)
     return create_app(settings)
 
 

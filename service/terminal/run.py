@@ -103,7 +103,8 @@ def run_gateway() -> None:
     with ExitStack() as exits:
         if settings.embedded:
             try:
-                url = exits.enter_context(ensure(settings.data_dir)).url
+                started = ensure(settings.data_dir, max_bytes=settings.store_max_bytes)
+                url = exits.enter_context(started).url
             except StoreUnavailable as error:
                 fail(error.detail, Status.UNREACHABLE)
             os.environ["LACUNA_REDIS_URL"] = url

@@ -183,3 +183,13 @@ def test_a_folder_of_any_name_holds_the_store(short_dir: Path, name: str) -> Non
         connect(url).set("x", "1")
         assert connect(server.url).get("x") == b"1"
     assert (short_dir / name / "appendonlydir").is_dir()
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "1e12", "-1"])
+@pytest.mark.parametrize("name", ["job_ttl", "lease_seconds", "profile_ttl", "max_wait_seconds"])
+def test_times_that_no_store_can_count_are_refused(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"LACUNA_{name.upper()}", value)
+    with pytest.raises(ValidationError, match=name):
+        Settings()

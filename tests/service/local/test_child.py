@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from service.local import child as module
-from service.local.child import Child
+from service.local.child import Child, rotate
 
 Start = Callable[[str], Child]
 SAY = "import os; pipe = int(os.environ['LACUNA_EXIT_REASON_FD']); os.write(pipe, {!r}); "
@@ -124,3 +124,33 @@ def test_one_that_does_not_stop_is_killed(start: Start) -> None:
     child.terminate()
     child.wait(0.2)
     assert child.has_ended
+
+
+def test_a_log_is_bounded_while_its_writer_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOG_BYTES", 1_000)
+    log = tmp_path / "x.log"
+    rotate(log)  # there is none yet
+    with log.open("ab", buffering=0) as writer:
+        for number in range(5):
+            writer.write(b"%d" % number + b"x" * 1_500)
+            rotate(log)
+        writer.write(b"last\n")
+    assert log.read_bytes() == b"last\n"
+    assert log.with_name("x.log.1").read_bytes() == b"4" + b"x" * 1_500
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.log", "x.log.1"]
+
+
+def test_a_child_may_keep_a_descriptor_open(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    child = Child("c", [sys.executable, "-c", "import time; time.sleep(60)"], tmp_path / "c.log")
+    child.start(os.environ, [writer])
+    os.close(writer)
+    os.set_blocking(reader, False)
+    with pytest.raises(BlockingIOError):
+        os.read(reader, 1)
+    child.terminate()
+    child.wait(20)
+    assert os.read(reader, 1) == b""
+    os.close(reader)

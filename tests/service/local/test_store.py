@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import signal
@@ -10,6 +11,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,7 +19,7 @@ import pytest
 import redis
 
 from lacuna.contract.errors import StoreUnavailable
-from service.local import store
+from service.local import guard, store
 from service.store.connection import connect, connect_async
 
 
@@ -86,27 +88,105 @@ def test_closing_twice_does_no_harm(short_dir: Path) -> None:
         assert client(fresh).ping()
 
 
-def test_one_left_by_a_killed_owner_is_reused(short_dir: Path) -> None:
-    program = (
-        "import sys, time, pathlib; from service.local import store as embedded; "
-        "s = embedded.ensure(pathlib.Path(sys.argv[1])); print(s.pid, flush=True); time.sleep(60)"
-    )
+OWNER = (
+    "import sys, time, pathlib; from service.local import store as embedded; "
+    "s = embedded.ensure(pathlib.Path(sys.argv[1]), fsync='always'); print(s.pid, flush=True); "
+    "time.sleep(60)"
+)
+
+
+@pytest.fixture
+def killed_owner(short_dir: Path) -> Iterator[Callable[[], int]]:
+    """Starts a process with a store and, when called, kills it; the process id of the store."""
     owner = subprocess.Popen(
-        [sys.executable, "-c", program, str(short_dir)],
+        [sys.executable, "-c", OWNER, str(short_dir)],
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[3],
     )
     assert owner.stdout is not None
     pid = int(owner.stdout.readline())
-    owner.kill()
-    owner.wait()
+
+    def kill() -> int:
+        owner.kill()
+        owner.wait()
+        return pid
+
+    yield kill
+    kill()
     owner.stdout.close()
+
+
+def gone(server: Path) -> bool:
+    end = time.monotonic() + 20
+    while store.is_running(server):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_one_whose_owner_was_killed_is_left_to_those_who_use_it(
+    short_dir: Path, killed_owner: Callable[[], int]
+) -> None:
     with store.ensure(short_dir) as server:
+        pid = killed_owner()
+        time.sleep(2 * guard.PAUSE_SECONDS)
         assert not server.started
         assert client(server).info("server")["process_id"] == pid
-    connection = client(server)
-    assert connection.ping()
-    connection.shutdown()
+        # Its descriptor in another process does as well.
+        holder = subprocess.Popen(["sleep", "60"], pass_fds=[server.held_open])
+        server._use.close()  # as if this process were killed
+        time.sleep(2 * guard.PAUSE_SECONDS)
+        assert client(server).ping()
+        holder.kill()
+        holder.wait()
+        assert gone(short_dir)
+
+
+def test_one_that_nobody_is_left_to_use_ends_and_keeps_its_data(
+    short_dir: Path, killed_owner: Callable[[], int]
+) -> None:
+    connection = redis.Redis(unix_socket_path=f"{short_dir}/redis.sock")
+    connection.set("kept", "1")
+    connection.close()
+    killed_owner()
+    assert gone(short_dir)
+    with store.ensure(short_dir) as server:
+        assert server.started
+        assert client(server).get("kept") == b"1"
+
+
+def guards(folder: Path) -> int:
+    """How many guards of a folder run."""
+    found = 0
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has just ended
+            found += guard.__file__.encode() in path.read_bytes() and (
+                str(folder).encode() in path.read_bytes()
+            )
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs Linux's /proc")
+def test_its_guard_ends_with_it(short_dir: Path) -> None:
+    with store.ensure(short_dir):
+        assert guards(short_dir) == 1
+    end = time.monotonic() + 20
+    while guards(short_dir):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_its_memory_is_bounded(short_dir: Path) -> None:
+    with store.ensure(short_dir, max_bytes=50_000_000) as server:
+        assert client(server).config_get("maxmemory") == {"maxmemory": "50000000"}
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGKILL)
+        while not server.revive():
+            time.sleep(0.01)
+        assert client(server).config_get("maxmemory") == {"maxmemory": "50000000"}
+    with store.ensure(short_dir) as server:
+        assert int(client(server).config_get("maxmemory")["maxmemory"]) == store.MAX_BYTES
 
 
 def test_a_stale_socket_is_no_obstacle(short_dir: Path) -> None:
