@@ -28,7 +28,6 @@ from lacuna.contract.experiments import (
 )
 from lacuna.evidence import arms
 from lacuna.evidence.arms import Arm, Comparisons
-from lacuna.experiments.scoring import gold
 from lacuna.placement.score_calibration import fit
 
 F64 = npt.NDArray[np.float64]
@@ -49,6 +48,7 @@ class Table:
         same: whether the prompt was the reference's, [n, m].
         depth: where the answer stands, 0 the first place, 1 the last, [n, m]; NaN where it stands
             in no chunk or in several.
+        gold: whether each chunk of each question of the request holds the answer.
         lost: questions that were not answered in every order.
         again: the reference read once, and once more, [k, 2].
         closed_book: scores without chunks, [j].
@@ -59,6 +59,7 @@ class Table:
     logs: F64 | None
     same: npt.NDArray[np.bool_]
     depth: F64
+    gold: Sequence[Sequence[bool]]
     lost: int = 0
     again: F64 | None = None
     closed_book: F64 | None = None
@@ -87,7 +88,7 @@ def summarise(request: ExperimentRequest, table: Table, origin: Origin) -> Exper
     hits = origin.rung == "text"
     found = arms.compare_arms(table.scores, hits=hits, same=table.same, seed=request.seed)
     controls = _controls(request, table, hits=hits)
-    calibration, why_none = _calibration(request, origin.scoring)
+    calibration, why_none = _calibration(request, table.gold)
     return ExperimentResult(
         id=request.job_id,
         model=request.model,
@@ -111,7 +112,7 @@ def summarise(request: ExperimentRequest, table: Table, origin: Origin) -> Exper
         smallest_effect=request.smallest_effect,
         minimum_detectable_effect=found.detectable,
         controls=controls,
-        gold_known=_gold_known(request, origin.scoring),
+        gold_known=sum(map(any, table.gold)),
         calibration=calibration,
         calibration_note=why_none,
         recall_by_place=_by_place(table),
@@ -257,16 +258,12 @@ def _warnings(
 # What the labels give besides
 
 
-def _gold_known(request: ExperimentRequest, scoring: Scoring) -> int:
-    return sum(any(gold(question, scoring)) for question in request.questions)
-
-
 def _calibration(
-    request: ExperimentRequest, scoring: Scoring
+    request: ExperimentRequest, gold: Sequence[Sequence[bool]]
 ) -> tuple[Calibration | None, str | None]:
     scores, labels, asked = [], [], []
-    for number, question in enumerate(request.questions):
-        for chunk, holds in zip(question.chunks, gold(question, scoring), strict=True):
+    for number, (question, marks) in enumerate(zip(request.questions, gold, strict=True)):
+        for chunk, holds in zip(question.chunks, marks, strict=True):
             scores.append(chunk.score)
             labels.append(holds)
             asked.append(number)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import string
+import time
 from collections.abc import Sequence
 
-from lacuna.contract.experiment_requests import ExperimentQuestion, Scoring
+from lacuna.contract.experiment_requests import ExperimentChunk, ExperimentQuestion, Scoring
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = frozenset({"a", "an", "the"})
 REGEX_SECONDS = 0.2
-"""For one pattern on one reply; a pattern that takes longer does not match."""
+"""For all patterns of a question on one reply; what takes longer does not match."""
+GOLD_SECONDS = 10.0
+"""For all patterns on all chunks; chunks after that count as without the answer."""
 
 
 def normalized(text: str) -> str:
@@ -48,29 +51,39 @@ def right(said: str, answers: Sequence[str], scoring: Scoring) -> bool:
         line = next((line for line in said.splitlines() if line.strip()), "")
         return normalized(line) in {normalized(answer) for answer in answers}
     if scoring == "regex":
-        return any(_found(pattern, said) for pattern in answers)
+        return _matches(answers, said, time.monotonic() + REGEX_SECONDS)
     raise ValueError(f"{scoring} compares no texts")
 
 
-def _found(pattern: str, said: str) -> bool:
+def _matches(patterns: Sequence[str], text: str, deadline: float) -> bool:
+    """Whether any pattern is found before the time is over."""
     import regex  # searches with a time limit: the patterns are the caller's
 
-    try:
-        return regex.search(pattern, said, timeout=REGEX_SECONDS) is not None
-    except (TimeoutError, regex.error):
-        return False
+    for pattern in patterns:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return False
+        try:
+            if regex.search(pattern, text, timeout=left) is not None:
+                return True
+        except (TimeoutError, regex.error):
+            continue
+    return False
 
 
-def gold(asked: ExperimentQuestion, scoring: Scoring) -> list[bool]:
-    """Which chunks hold the answer: by `gold` where it is given, else by their texts."""
-    return [
-        chunk.gold
-        if chunk.gold is not None
-        else right(chunk.text, asked.answers, "regex")
-        if scoring == "regex"
-        else _stands_in(asked.answers, chunk.text)
-        for chunk in asked.chunks
-    ]
+def gold(questions: Sequence[ExperimentQuestion], scoring: Scoring) -> list[list[bool]]:
+    """Which chunks of each question hold the answer: by `gold` where it is given, else by text."""
+    deadline = time.monotonic() + GOLD_SECONDS
+
+    def holds(asked: ExperimentQuestion, chunk: ExperimentChunk) -> bool:
+        if chunk.gold is not None:
+            return chunk.gold
+        if scoring == "regex":
+            until = min(deadline, time.monotonic() + REGEX_SECONDS)
+            return _matches(asked.answers, chunk.text, until)
+        return _stands_in(asked.answers, chunk.text)
+
+    return [[holds(asked, chunk) for chunk in asked.chunks] for asked in questions]
 
 
 def _stands_in(answers: Sequence[str], text: str) -> bool:

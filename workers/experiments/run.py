@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -25,6 +25,9 @@ from workers.experiments.prompts import Arm, Setup, Task, tasks
 from workers.recall.reader import Check, OnProgress, Question, Reader, Reading
 
 F64 = npt.NDArray[np.float64]
+
+Holds = list[list[bool]]
+"""Whether each chunk of each question holds the answer."""
 
 _PIECE = 32
 """Prompts that are read before what was read is kept."""
@@ -119,32 +122,18 @@ def run(
         Errors of the reader.
     """
     scoring = scoring_of(request, reader)
-    if request.template.form == "chat" and reader.form == "plain":
-        raise InvalidRequest(
-            f"`template.form`: {request.model} has no chat template; ask for auto or plain",
-            field="template.form",
-        )
+    _check_form(request, reader)
     context.progress(0.0, "writing the prompts")
     setup = Setup(reader.form, scoring, about.longest, about.free_counts, about.again, curve)
     todo = tasks(request, reader, setup, context.check)
-
-    def on_progress(done: int, of: int) -> None:
-        share = _READING + (0.98 - _READING) * done / max(of, 1)
-        context.progress(share, f"{done:,} of {of:,} prompts")
-
     questions = [task.question for task in todo]
-    judge = _judge(scoring)
-    if kept is None:
-        read = reader.read(questions, on_progress=on_progress, check=context.check)
-        readings = list(map(judge, questions, read))
-    else:
-        keep = _Keep(kept, about.revision, scoring, judge)
-        readings = keep.read(reader, questions, on_progress, context.check)
-    exhausted = getattr(reader, "exhausted", None)
-    rows = _rows(request, scoring, todo, readings)
-    table = _table(request, scoring, todo, readings)
+    keep = None if kept is None else _Keep(kept, about.revision, scoring)
+    readings = _read(reader, questions, context, scoring, keep)
+    exhausted: BudgetSpent | None = getattr(reader, "exhausted", None)
+    holds = gold(request.questions, scoring)
+    table = _table(request, scoring, holds, todo, readings)
     if len(table.numbers) < 2 or (exhausted and len(table.numbers) < LEAST_QUESTIONS):
-        raise exhausted or _nothing(reader, len(table.numbers))
+        raise exhausted or _nothing(len(table.numbers))
     origin = Origin(
         scoring=scoring,
         rung=reader.rung,
@@ -153,10 +142,38 @@ def run(
         usage=spending(len(set(questions))),
         warnings=_warnings(readings, exhausted),
     )
+    rows = _rows(request, holds, todo, readings)
     return Finding(summarise(request, table, origin), rows)
 
 
-def _nothing(reader: Reader, answered: int) -> Exception:
+def _check_form(request: ExperimentRequest, reader: Reader) -> None:
+    if request.template.form == "chat" and reader.form == "plain":
+        raise InvalidRequest(
+            f"`template.form`: {request.model} has no chat template; ask for auto or plain",
+            field="template.form",
+        )
+
+
+def _read(
+    reader: Reader,
+    questions: Sequence[Question],
+    context: Context,
+    scoring: Scoring,
+    keep: _Keep | None,
+) -> list[Reading | None]:
+    """The readings of all questions, as scores, without texts."""
+
+    def on_progress(done: int, of: int) -> None:
+        share = _READING + (0.98 - _READING) * done / max(of, 1)
+        context.progress(share, f"{done:,} of {of:,} prompts")
+
+    if keep is not None:
+        return keep.read(reader, questions, on_progress, context.check)
+    found = reader.read(questions, on_progress=on_progress, check=context.check)
+    return [_judged(*pair, scoring) for pair in zip(questions, found, strict=True)]
+
+
+def _nothing(answered: int) -> Exception:
     words = f"only {answered} questions were answered in every order; two are the least"
     return EndpointIncapable(words, field="questions")
 
@@ -178,32 +195,24 @@ def _warnings(readings: Sequence[Reading | None], exhausted: BudgetSpent | None)
 # What was read
 
 
-Judge = Callable[[Question, Reading | None], Reading | None]
-
-
-def _judge(scoring: Scoring) -> Judge:
-    """Turns replies into scores where the reader did not: its texts go no further."""
-
-    def judged(question: Question, reading: Reading | None) -> Reading | None:
-        if reading is None or reading.said is None:
-            return reading
-        score = reading.probability
-        if scoring in ("exact", "regex"):
-            score = float(right(reading.said, question.accepted, scoring))
-        return replace(reading, probability=score, said=None)
-
-    return judged
+def _judged(question: Question, reading: Reading | None, scoring: Scoring) -> Reading | None:
+    """A reply as a score, where the reader did not judge it: its text goes no further."""
+    if reading is None or reading.said is None:
+        return reading
+    score = reading.probability
+    if scoring in ("exact", "regex"):
+        score = float(right(reading.said, question.accepted, scoring))
+    return replace(reading, probability=score, said=None)
 
 
 def _rows(
     request: ExperimentRequest,
-    scoring: Scoring,
+    holds: Holds,
     todo: Sequence[Task],
     readings: Sequence[Reading | None],
 ) -> list[ExperimentRow]:
     """One row for each question and order, in the request's order of questions."""
     names = request.question_ids
-    holds = [gold(question, scoring) for question in request.questions]
     rank: dict[Arm, int] = {name: at for at, name in enumerate(request.arms)}
     rank |= {"a_a": len(rank), "closed_book": len(rank) + 1}
     found: list[tuple[int, int, ExperimentRow]] = []
@@ -228,6 +237,7 @@ def _rows(
 def _table(
     request: ExperimentRequest,
     scoring: Scoring,
+    holds: Holds,
     todo: Sequence[Task],
     readings: Sequence[Reading | None],
 ) -> Table:
@@ -250,7 +260,7 @@ def _table(
             log = reading.log_probability
             logs[task.number, columns] = np.nan if log is None else log
             same[task.number, columns] = request.reference in task.arms
-            depth[task.number, columns] = _depth(request, scoring, task)
+            depth[task.number, columns] = _depth(holds, task)
     whole = ~np.isnan(scores).any(axis=1)
     twice = np.column_stack([scores[:, 0], again])
     twice = twice[~np.isnan(twice).any(axis=1)]
@@ -261,16 +271,16 @@ def _table(
         logs=None if text else logs[whole],
         same=same[whole],
         depth=depth[whole],
+        gold=holds,
         lost=int((~whole).sum()),
         again=twice if request.a_a else None,
         closed_book=closed[~np.isnan(closed)] if request.closed_book else None,
     )
 
 
-def _depth(request: ExperimentRequest, scoring: Scoring, task: Task) -> float:
+def _depth(holds: Holds, task: Task) -> float:
     """Where the only chunk with the answer stands; NaN if there is none, or several."""
-    holds = gold(request.questions[task.number], scoring)
-    places = [at for at, index in enumerate(task.order) if holds[index]]
+    places = [at for at, index in enumerate(task.order) if holds[task.number][index]]
     return places[0] / (len(task.order) - 1) if len(places) == 1 else float("nan")
 
 
@@ -284,7 +294,6 @@ class _Keep:
     ledger: Ledger
     revision: str | None
     scoring: Scoring
-    judge: Judge
 
     def read(
         self,
@@ -306,7 +315,7 @@ class _Keep:
 
             new = reader.read([questions[at] for at in piece], on_progress=report, check=check)
             for at, one in zip(piece, new, strict=True):
-                reading = found[at] = self.judge(questions[at], one)
+                reading = found[at] = _judged(questions[at], one, self.scoring)
                 if reading is not None:
                     self._put(keys[at], reading)
         return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from pydantic import SecretStr
 
 from lacuna.contract.base import digest
@@ -62,16 +64,7 @@ def run_served(
         BudgetSpent: the estimate exceeds the budget, or it was spent before 12 questions.
         Errors of the endpoint.
     """
-    if request.template.form not in ("auto", endpoint.form):
-        raise InvalidRequest(
-            f"`template.form`: endpoint {endpoint.name!r} is asked in the form {endpoint.form}; "
-            "the operator's settings decide it",
-            field="template.form",
-        )
-    asked = request.budget
-    limits = Limits(asked.max_calls, asked.max_tokens, asked.max_cost)
-    if (beyond := cost(request, endpoint).exceeds(limits)) is not None:
-        raise BudgetSpent(f"{beyond}: raise it, or ask fewer questions in fewer orders")
+    limits = _limits(request, endpoint)
     text = request.scoring not in ("auto", "log_probability")
     budget = Budget.of(endpoint, limits) if client is None else client.budget
     context.progress(0.0, "finding out how the endpoint can be read")
@@ -95,21 +88,45 @@ def run_served(
             free_counts=reader.ladder.counts_by == "tokenizer",
             again=len(request.questions),
         )
+        return run(request, reader, context, about, partial(_spent, reader), curve=curve)
 
-        def spending(prompts: int) -> ExperimentUsage:
-            if reader.exhausted is None:  # else there is no call left for it
-                reader.verify()
-            spent = budget.spent
-            return ExperimentUsage(
-                prompts=prompts,
-                calls=spent.calls,
-                replayed=spent.replayed,
-                prompt_tokens=spent.prompt_tokens,
-                generated_tokens=spent.generated_tokens,
-                cost=budget.money,
-            )
 
-        return run(request, reader, context, about, spending, curve=curve)
+def _limits(request: ExperimentRequest, endpoint: Endpoint) -> Limits:
+    """The request's budget, once it is known to be enough.
+
+    Raises:
+        InvalidRequest, BudgetSpent: as `run_served`.
+    """
+    if request.template.form not in ("auto", endpoint.form):
+        raise InvalidRequest(
+            f"`template.form`: endpoint {endpoint.name!r} is asked in the form {endpoint.form}; "
+            "the operator's settings decide it",
+            field="template.form",
+        )
+    asked = request.budget
+    limits = Limits(asked.max_calls, asked.max_tokens, asked.max_cost)
+    if (beyond := cost(request, endpoint).exceeds(limits)) is not None:
+        raise BudgetSpent(f"{beyond}: raise it, or ask fewer questions in fewer orders")
+    return limits
+
+
+def _spent(reader: EndpointReader, prompts: int) -> ExperimentUsage:
+    """What was spent, once the same model still answers.
+
+    Raises:
+        EndpointChanged: another one does.
+    """
+    if reader.exhausted is None:  # else there is no call left for it
+        reader.verify()
+    spent = reader.budget.spent
+    return ExperimentUsage(
+        prompts=prompts,
+        calls=spent.calls,
+        replayed=spent.replayed,
+        prompt_tokens=spent.prompt_tokens,
+        generated_tokens=spent.generated_tokens,
+        cost=reader.budget.money,
+    )
 
 
 def _longest(request: ExperimentRequest, endpoint: Endpoint) -> int:

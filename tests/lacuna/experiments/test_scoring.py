@@ -45,10 +45,10 @@ def asked(*chunks: tuple[str, bool | None], answers: list[str]) -> ExperimentQue
 
 def test_chunks_with_the_answer_are_found_by_whole_words() -> None:
     one = asked(("In 1957.", None), ("It was 5.", None), ("no", True), ("5", False), answers=["5"])
-    assert gold(one, "contains") == [False, True, True, False]
+    assert gold([one], "contains")[0] == [False, True, True, False]
 
 
 def test_patterns_find_their_chunks() -> None:
     one = asked(("In 1957.", None), ("never", None), answers=[r"19\d\d"])
-    assert gold(one, "regex") == [True, False]
-    assert gold(one, "contains") == [False, False]
+    assert gold([one], "regex")[0] == [True, False]
+    assert gold([one], "contains")[0] == [False, False]
