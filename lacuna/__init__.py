@@ -12,7 +12,8 @@
 
 `AsyncClient` has the same methods as coroutines; `OfflinePlacer` places without a service;
 `lacuna.langchain`, `lacuna.llama_index` and `lacuna.haystack` are drop-in reorderers. Answers are
-the models of `lacuna.contract`.
+the models of `lacuna.contract`; profiles, placements and comparisons show themselves in notebooks,
+and have `plot()` and `to_pandas()`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lacuna.client.answers import Comparison, PlacementResponse, Profile
     from lacuna.client.cached import CachedPlacer
     from lacuna.client.clients import AsyncClient, Client
     from lacuna.client.errors import (
@@ -34,10 +36,9 @@ if TYPE_CHECKING:
     from lacuna.client.offline import OfflinePlacer
     from lacuna.client.reorder import Reorderer
     from lacuna.contract.calibrations import Calibration
-    from lacuna.contract.comparisons import Comparison
     from lacuna.contract.jobs import Job
-    from lacuna.contract.placements import Chunk, PlacementResponse
-    from lacuna.contract.profiles import DeadZone, Profile, ProfileSummary
+    from lacuna.contract.placements import Chunk
+    from lacuna.contract.profiles import DeadZone, ProfileSummary
     from lacuna.contract.rollouts import RolloutResponse
 
 __all__ = [
@@ -69,14 +70,14 @@ _MODULES = {
     "Calibration": "contract.calibrations",
     "Chunk": "contract.placements",
     "Client": "client.clients",
-    "Comparison": "contract.comparisons",
+    "Comparison": "client.answers",
     "DeadZone": "contract.profiles",
     "Job": "contract.jobs",
     "JobFailed": "client.errors",
     "LacunaError": "client.errors",
     "OfflinePlacer": "client.offline",
-    "PlacementResponse": "contract.placements",
-    "Profile": "contract.profiles",
+    "PlacementResponse": "client.answers",
+    "Profile": "client.answers",
     "ProfileSummary": "contract.profiles",
     "Refused": "client.errors",
     "Reorderer": "client.reorder",

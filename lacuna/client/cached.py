@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
+from lacuna.client.answers import PlacementResponse
 from lacuna.client.clients import Client
 from lacuna.client.errors import Refused
 from lacuna.client.offline import OfflinePlacer, parse_request
-from lacuna.contract.placements import Chunk, PlacementResponse
+from lacuna.contract.placements import Chunk
 
 _PROFILES = 50
 """Newest profiles of a model that are considered, as the service does."""

@@ -16,16 +16,16 @@ from urllib.request import getproxies
 import httpx
 
 from lacuna.client import flows
+from lacuna.client.answers import Comparison, PlacementResponse, Profile
 from lacuna.client.chunks import placement_request
 from lacuna.client.errors import Refused
 from lacuna.client.flows import Flow, Retries, Send
 from lacuna.contract.base import plain
 from lacuna.contract.calibrations import Calibration
-from lacuna.contract.comparisons import Comparison
 from lacuna.contract.jobs import Job
 from lacuna.contract.models import ModelCatalogue
-from lacuna.contract.placements import Chunk, PlacementResponse
-from lacuna.contract.profiles import Profile, ProfilePage
+from lacuna.contract.placements import Chunk
+from lacuna.contract.profiles import ProfilePage
 from lacuna.contract.rollouts import RolloutResponse
 
 T = TypeVar("T")

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import httpx
 from pydantic import ValidationError
 
+from lacuna.client.answers import Comparison, PlacementResponse, Profile
 from lacuna.client.errors import (
     JobFailed,
     Refused,
@@ -28,11 +29,9 @@ from lacuna.client.errors import (
 )
 from lacuna.contract.base import Wire
 from lacuna.contract.calibrations import Calibration
-from lacuna.contract.comparisons import Comparison
 from lacuna.contract.jobs import Job
 from lacuna.contract.models import ModelCatalogue
-from lacuna.contract.placements import PlacementResponse
-from lacuna.contract.profiles import Profile, ProfilePage, ProfileSummary
+from lacuna.contract.profiles import ProfilePage, ProfileSummary
 from lacuna.contract.rollouts import RolloutResponse
 
 Json = dict[str, Any]

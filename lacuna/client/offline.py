@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 from pydantic_core import to_json
 
+from lacuna.client.answers import PlacementResponse
 from lacuna.client.chunks import placement_request
 from lacuna.client.errors import Refused
-from lacuna.contract import validation
+from lacuna.contract import placements, validation
 from lacuna.contract.errors import InvalidRequest, LacunaError
-from lacuna.contract.placements import Chunk, PlacementRequest, PlacementResponse
+from lacuna.contract.placements import Chunk, PlacementRequest
 from lacuna.contract.profiles import Profile
 
 if TYPE_CHECKING:
@@ -66,9 +67,10 @@ class OfflinePlacer:
         try:
             if request.source not in self._curves:
                 self._curves[request.source] = curve_of(request, self._profile)
-            return place_along(request, self._curves[request.source])
+            answer = place_along(request, self._curves[request.source])
         except LacunaError as error:
             raise Refused.of_error(error) from error
+        return PlacementResponse.of(answer)
 
 
 def parse_request(
@@ -108,7 +110,7 @@ def curve_of(request: PlacementRequest, profile: Profile | None = None) -> Place
     return curve.of_architecture(request.architecture)
 
 
-def place_along(request: PlacementRequest, curve: PlacementCurve) -> PlacementResponse:
+def place_along(request: PlacementRequest, curve: PlacementCurve) -> placements.PlacementResponse:
     """The answer that a service with this curve gives.
 
     Raises:

@@ -3,8 +3,8 @@
 The curve of single tokens is drawn thin. The dead zone is shaded where the documents show one.
 
 The vertical axis is the density, n times the influence: 1 is what a model that weighs every
-position alike would give. It is logarithmic, since the ends of a real curve stand one or two
-orders of magnitude above its middle.
+position alike would give. It is logarithmic unless asked otherwise, since the ends of a real curve
+stand one or two orders of magnitude above its middle.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from lacuna.contract.errors import InvalidRequest
 from lacuna.contract.profiles import Profile, zone_words
 from lacuna.pictures.scene import PREDICTION_STYLES, Area, Line, Point, Rect, Scene, Text
 
@@ -21,6 +23,10 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 24, 76, 92
 _DECADES = 3.0
 """No more than this many decades below the highest point: a collapsed curve has zeros."""
 SHOWN_PREDICTIONS = ("residual", "residual_content", "second_moment", "measured_kernel")
+MEASURED, BY_TOKEN = "measured", "by_token"
+"""Names of the smoothed curve with its band, and of the curve of single tokens."""
+Across = Literal["tokens", "share"]
+Upwards = Literal["log", "linear"]
 
 
 @dataclass(frozen=True)
@@ -28,12 +34,17 @@ class _Axes:
     tokens: int
     low: float
     high: float
+    across: Across
+    upwards: Upwards
 
     def x(self, token: float) -> float:
         return _LEFT + token / self.tokens * (WIDTH - _LEFT - _RIGHT)
 
     def y(self, density: float) -> float:
-        share = math.log(max(density, self.low) / self.low) / math.log(self.high / self.low)
+        if self.upwards == "linear":
+            share = density / self.high
+        else:
+            share = math.log(max(density, self.low) / self.low) / math.log(self.high / self.low)
         return HEIGHT - _BOTTOM - min(share, 1.0) * (HEIGHT - _TOP - _BOTTOM)
 
     def curve(self, influence: Sequence[float]) -> tuple[Point, ...]:
@@ -45,33 +56,72 @@ class _Axes:
         )
 
 
-def scene(profile: Profile) -> Scene:
+def scene(
+    profile: Profile,
+    curves: Sequence[str] | None = None,
+    x: Across = "tokens",
+    y: Upwards = "log",
+) -> Scene:
     """The picture of a profile.
 
     Args:
-        profile: curves of any length; positions are labelled in tokens.
+        profile: curves of any length.
+        curves: which to draw: see `chosen`.
+        x: positions in tokens, or as shares of the prompt.
+        y: density on a logarithmic or on a linear axis.
+
+    Raises:
+        InvalidRequest: the profile has no such curve, or more than four predictions are asked for.
     """
     tokens = profile.request.sequence_length
-    names = shown_predictions(profile)
+    drawn = chosen(profile, curves)
+    names = [name for name in drawn if name not in (MEASURED, BY_TOKEN)]
     measured = profile.measured
-    curves = [measured.influence, measured.smoothed, measured.high or measured.smoothed]
-    curves += [profile.predictions[name].influence for name in names]
-    axes = _axes(tokens, curves)
+    band_top = measured.high if MEASURED in drawn and measured.high is not None else []
+    axes = _axes(tokens, [*drawn.values(), *([band_top] if band_top else [])], x, y)
     shapes: list[Rect | Area | Line | Text] = [Rect(0, 0, WIDTH, HEIGHT, "page")]
     shapes += _zone(profile, axes)
     shapes += _frame(axes)
-    band = _band(profile, axes)
+    band = _band(profile, axes) if MEASURED in drawn else None
     shapes += [] if band is None else [band]
     for number, name in enumerate(names):
-        points = axes.curve(profile.predictions[name].influence)
-        shapes.append(Line(points, f"prediction{number}"))
-    shapes.append(Line(axes.curve(measured.influence), "tokens"))
-    shapes.append(Line(axes.curve(measured.smoothed), "measured"))
+        shapes.append(Line(axes.curve(drawn[name]), f"prediction{number}"))
+    for name, style in ((BY_TOKEN, "tokens"), (MEASURED, "measured")):
+        if name in drawn:
+            shapes.append(Line(axes.curve(drawn[name]), style))
     title = f"{profile.model.id}, {tokens} tokens"
     shapes.append(Text(_LEFT, 24, title, style="heading"))
     shapes.append(Text(_LEFT, 44, _facts(profile), style="small"))
-    shapes += _legend(names, band is not None)
+    shapes += _legend(list(drawn), band is not None)
     return Scene(WIDTH, HEIGHT, f"Influence profile of {title}", describe(profile), tuple(shapes))
+
+
+def chosen(profile: Profile, curves: Sequence[str] | None = None) -> dict[str, list[float]]:
+    """Masses of curves by name.
+
+    Args:
+        curves: `measured` (smoothed, with its band), `by_token`, and names of predictions; None
+            takes the first two and `shown_predictions`.
+
+    Raises:
+        InvalidRequest: the profile has no such curve, or more than four predictions are asked for.
+    """
+    if curves is None:
+        curves = [MEASURED, BY_TOKEN, *shown_predictions(profile)]
+    known = {MEASURED: profile.measured.smoothed, BY_TOKEN: profile.measured.influence}
+    known |= {name: one.influence for name, one in profile.predictions.items()}
+    for name in curves:
+        if name not in known:
+            offered = ", ".join(known)
+            raise InvalidRequest(f"`curves`: {name!r:.80} is none of {offered}", field="curves")
+    found = {name: known[name] for name in curves}
+    if len(found.keys() - {MEASURED, BY_TOKEN}) > PREDICTION_STYLES:
+        raise InvalidRequest(
+            f"`curves`: at most {PREDICTION_STYLES} predictions stay readable", field="curves"
+        )
+    if not found:
+        raise InvalidRequest("`curves` names none", field="curves")
+    return found
 
 
 def shown_predictions(profile: Profile) -> list[str]:
@@ -119,13 +169,15 @@ def _shape(profile: Profile, joint: str = " ") -> str:
     return shape.class_.replace("_", joint) if shape.decided else "undecided"
 
 
-def _axes(tokens: int, curves: Sequence[Sequence[float]]) -> _Axes:
+def _axes(
+    tokens: int, curves: Sequence[Sequence[float]], across: Across, upwards: Upwards
+) -> _Axes:
     densities = [mass * len(curve) for curve in curves for mass in curve]
     high = max(*densities, 2.0) * 1.2
     floor = high / 10**_DECADES
     positive = [density for density in densities if density >= floor]
     low = min([*positive, 0.5]) / 1.2
-    return _Axes(tokens, low, high)
+    return _Axes(tokens, low, high, across, upwards)
 
 
 def _zone(profile: Profile, axes: _Axes) -> list[Rect | Text]:
@@ -143,39 +195,54 @@ def _zone(profile: Profile, axes: _Axes) -> list[Rect | Text]:
 def _frame(axes: _Axes) -> list[Line | Text]:
     shapes: list[Line | Text] = []
     right, bottom = WIDTH - _RIGHT, HEIGHT - _BOTTOM
-    for value in _ticks(axes.low, axes.high):
+    for value in _ticks(axes):
         y = axes.y(value)
         style = "uniform" if value == 1 else "grid"
         shapes.append(Line(((_LEFT, y), (right, y)), style))
         shapes.append(Text(_LEFT - 8, y + 4, f"{value:g}", "end", "small"))
-    for token in _positions(axes.tokens):
+    if axes.upwards == "linear":
+        shapes.append(Line(((_LEFT, axes.y(1.0)), (right, axes.y(1.0))), "uniform"))
+    for token, label in _positions(axes):
         x = axes.x(token)
         shapes.append(Line(((x, bottom), (x, bottom + 5)), "axis"))
-        shapes.append(Text(x, bottom + 19, str(token), "middle", "small"))
+        shapes.append(Text(x, bottom + 19, label, "middle", "small"))
     shapes.append(Line(((_LEFT, _TOP), (_LEFT, bottom), (right, bottom)), "axis"))
     middle = (_LEFT + right) / 2
-    shapes.append(Text(middle, bottom + 38, "position in the prompt (tokens)", "middle", "small"))
+    unit = "tokens" if axes.across == "tokens" else "share of its length"
+    shapes.append(Text(middle, bottom + 38, f"position in the prompt ({unit})", "middle", "small"))
     shapes.append(Text(8, _TOP - 10, "density (1 = uniform)", "start", "small"))
     return shapes
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten; powers alone when the range is wide."""
+def _ticks(axes: _Axes) -> list[float]:
+    """1, 2 and 5 times powers of ten, powers alone when the range is wide; or even steps."""
+    low, high = axes.low, axes.high
+    if axes.upwards == "linear":
+        step = _step(high, 6)
+        return [number * step for number in range(int(high / step) + 1)]
     digits = (1,) if high / low > 200 else (1, 2, 5)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     values = [float(f"{digit}e{decade}") for decade in decades for digit in digits]
     return [value for value in values if low <= value <= high]
 
 
-def _positions(tokens: int) -> list[int]:
-    """Round token positions for at most nine marks."""
-    step = next(
-        digit * 10**power
-        for power in range(8)
+def _positions(axes: _Axes) -> list[tuple[float, str]]:
+    """Round positions in tokens and their labels, for at most nine marks."""
+    if axes.across == "share":
+        return [(axes.tokens * tenth / 10, f"{10 * tenth}%") for tenth in range(0, 11, 2)]
+    step = max(1, round(_step(axes.tokens, 8)))
+    return [(token, str(token)) for token in range(0, axes.tokens + 1, step)]
+
+
+def _step(length: float, most: int) -> float:
+    """The least of 1, 2 and 5 times powers of ten that fits into `length` at most so often."""
+    decade = math.floor(math.log10(length / most))
+    return next(
+        value
+        for power in (decade, decade + 1)
         for digit in (1, 2, 5)
-        if tokens / (digit * 10**power) <= 8
+        if length / (value := float(f"{digit}e{power}")) <= most
     )
-    return list(range(0, tokens + 1, step))
 
 
 def _band(profile: Profile, axes: _Axes) -> Area | None:
@@ -188,9 +255,13 @@ def _band(profile: Profile, axes: _Axes) -> Area | None:
 
 def _legend(names: Sequence[str], band: bool) -> list[Line | Text]:
     shapes: list[Line | Text] = []
-    entries = [("measured", "measured, smoothed (95% band)" if band else "measured, smoothed")]
-    entries += [("tokens", "by token")]
-    entries += [(f"prediction{i}", name.replace("_", " ")) for i, name in enumerate(names)]
+    own = {
+        MEASURED: ("measured", "measured, smoothed" + (" (95% band)" if band else "")),
+        BY_TOKEN: ("tokens", "by token"),
+    }
+    entries = [own[name] for name in own if name in names]
+    predicted = [name for name in names if name not in own]
+    entries += [(f"prediction{i}", name.replace("_", " ")) for i, name in enumerate(predicted)]
     y = HEIGHT - 18
     x = float(_LEFT)
     for style, text in entries:
