@@ -1,5 +1,6 @@
 // The HTTP interface as this page uses it. The key is kept in this tab only.
 
+import { save } from "./dom.js";
 import { events } from "./state.js";
 
 const KEY = "lacuna-api-key";
@@ -34,7 +35,11 @@ async function ask(path, read, { within = PATIENCE_MS, any = false, ...options }
     if (!answer.ok && !any) throw await refusal(answer);
     return await read(answer);
   } catch (error) {
-    if (error instanceof Refusal) throw error;
+    if (error instanceof Refusal) {
+      if (error.status === 503) events.dispatchEvent(new Event("trouble"));
+      throw error;
+    }
+    events.dispatchEvent(new Event("trouble"));
     const other = error instanceof SyntaxError;
     throw new Refusal(0, { detail: other ? "something other than Lacuna answered" : "the service does not answer" });
   }
@@ -61,8 +66,6 @@ export const withdraw = (path) => ask(path, json, { method: "DELETE" });
 
 /** Saves what a link points at; where a key is asked for, following the link would be refused. */
 export async function download(link) {
-  const address = URL.createObjectURL(await ask(link.getAttribute("href"), (answer) => answer.blob()));
-  const name = link.getAttribute("href").split("?")[0].split("/").pop();
-  Object.assign(document.createElement("a"), { href: address, download: name }).click();
-  URL.revokeObjectURL(address);
+  const href = link.getAttribute("href");
+  save(await ask(href, (answer) => answer.blob()), href.split("?")[0].split("/").pop());
 }

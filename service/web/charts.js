@@ -1,125 +1,178 @@
-// Line charts by uPlot, with what it lacks: colours of the theme, a dead zone, a band, and a reading
-// of values by keyboard for people who use no mouse or do not see the picture.
-/* global uPlot */
+// Line charts on d3's scales and shapes, as SVG: a band around a curve, a shaded zone, labels beside
+// the curves, and a reading of values by mouse, finger or keyboard, also for people who do not see
+// the picture.
+/* global d3 */
 
-import { h, number } from "./dom.js";
+import { h, number, svg, textWidth } from "./dom.js";
+import { tools } from "./figures.js";
+import { pick, valueTicks } from "./ticks.js";
 
-const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 2], [1, 2], [12, 5], [3, 6]];
+const LEFT = 52;
+const BOTTOM = 38;
+const LINE = 17;
+const WIDE = 620;
+const DECADES = 3;
+/** Beyond these, numbers have no room for arithmetic: they are drawn at the edge. */
+const [SMALLEST, LARGEST] = [1e-290, 1e290];
 
-/** Colour and dashes by the place of a curve among its siblings; -1 is the measured one, -2 the same unsmoothed. */
-export function style(place) {
-  if (place === -2) return { color: "--measured", dash: [], width: 0.75 };
-  if (place < 0) return { color: "--measured", dash: [], width: 2.5 };
-  return { color: `--c${place % 8}`, dash: DASHES[(place + 1) % DASHES.length], width: 1.75 };
-}
-
-const resolve = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-
-/** A piece of line as it is drawn in the chart. */
-export function swatch(place) {
-  const { color, dash, width } = style(place);
-  const canvas = h("canvas", { class: "swatch", width: 52, height: 28, "aria-hidden": "true" });
-  const draw = () => {
-    const context = canvas.getContext("2d");
-    context.clearRect(0, 0, 52, 28);
-    context.strokeStyle = resolve(color);
-    context.lineWidth = width * 2;
-    context.setLineDash(dash.map((length) => length * 2));
-    context.beginPath();
-    context.moveTo(0, 14);
-    context.lineTo(52, 14);
-    context.stroke();
-  };
-  draw();
-  onTheme(draw);
-  return canvas;
-}
-
-const dark = matchMedia("(prefers-color-scheme: dark)");
-function onTheme(call) {
-  dark.addEventListener("change", () => requestAnimationFrame(call));
-}
+/** The class that gives a curve its colour and dashes, by its place; -1 is the measured curve. */
+export const look = (place) => (place < 0 ? "m" : `c${place % 8}`);
 
 /**
- * A chart in a container of fixed height.
+ * A chart in a container.
  *
- * draw({x, series: [{label, values, place, points, stepped}], band: {low, high}, zone: [from, to],
- *       xLabel, yLabel, log, name, xText}) draws it again; curves share `x`.
+ * draw({name, x, xRange, zone: {from, to, label}, zero: {value, label}, xLabel, log, fromZero, format,
+ *       xText, wholeTicks, file,
+ *       series: [{label, values, place, points, stepped, faint, band: {low, high, label}}]}) draws it again. Curves share `x`, which rises. A value that is null or
+ * not finite is a gap. On a logarithmic axis a curve is drawn down to three decades below its highest
+ * point, since a collapsed curve has zeros.
  */
 export class Chart {
-  constructor(container) {
-    this.plot = h("div", { class: "plot" });
-    this.read = h("p", { class: "read" });
-    container.replaceChildren(this.plot, this.read);
-    this.uplot = null;
+  constructor(container, { height = 260 } = {}) {
+    this.height = height;
     this.given = null;
-    this.plot.setAttribute("role", "img");
-    this.plot.setAttribute("aria-label", "no data yet");
+    this.at = 0;
+    this.touched = false;
+    this.width = 0;
+    this.plot = h("div", { class: "plot", role: "img", "aria-label": "no data yet" });
+    this.plot.style.height = `${height}px`;
+    this.read = h("p", { class: "read" });
+    this.tools = tools({
+      picture: () => this.plot.firstElementChild,
+      rows: () => this.rows(),
+      name: () => this.given.name,
+      file: () => this.given.file ?? "lacuna-chart",
+    });
+    container.classList.add("chart");
+    container.replaceChildren(this.plot, this.read, this.tools.bar, this.tools.box);
     new ResizeObserver(() => this.resize()).observe(this.plot);
-    onTheme(() => this.given && this.draw(this.given));
     this.plot.addEventListener("keydown", (event) => this.key(event));
+    this.plot.addEventListener("pointermove", (event) => this.point(event));
+    this.plot.addEventListener("pointerdown", (event) => this.point(event));
   }
 
   draw(given) {
     this.given = given;
-    this.uplot?.destroy();
-    const floor = given.log ? lowest(given) : null;
-    const clip = (values) => (floor === null ? values : values.map((v) => Math.max(v, floor)));
-    const cut = (values) => (floor === null ? values : values.map((v) => (v < floor ? null : v)));
-    const band = given.band ? [clip(given.band.low), clip(given.band.high)] : [];
-    const data = [given.x, ...given.series.map((item) => cut(item.values)), ...band];
-    this.uplot = new uPlot(this.options(given, band.length > 0, floor), data, this.plot);
-    Object.assign(this.plot, { tabIndex: 0 });
-    for (const [name, value] of Object.entries({
-      role: "slider",
-      "aria-label": `${given.name}: read values with the arrow keys`,
-      "aria-valuemin": 0,
-      "aria-valuemax": given.x.length - 1,
-    })) {
-      this.plot.setAttribute(name, value);
-    }
-    this.say(0);
-  }
-
-  options(given, banded, floor) {
-    const text = { stroke: resolve("--muted"), font: "12px system-ui, sans-serif" };
-    const grid = { stroke: resolve("--grid"), width: 1 };
-    const axis = { ...text, grid, ticks: grid, labelFont: text.font, labelSize: 18, labelGap: 2 };
-    const count = given.series.length;
-    const series = given.series.map((item) => {
-      const { color, dash, width } = style(item.place);
-      return {
-        label: item.label, stroke: resolve(color), width, dash,
-        points: { show: item.points ?? false, size: 6, fill: resolve(color) },
-        paths: item.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
-      };
-    });
-    const edge = { stroke: "transparent", width: 0, points: { show: false } };
-    return {
-      width: this.plot.clientWidth, height: this.plot.clientHeight,
-      padding: [8, 12, 0, 0],
-      legend: { show: false },
-      cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
-      scales: {
-        x: { time: false, range: given.xRange },
-        y: given.log ? { distr: 3, range: (u, low, high) => [Math.max(low / 1.2, floor), high * 1.2] } : {},
-      },
-      axes: [
-        { ...axis, label: given.xLabel, size: 32, values: given.xTicks },
-        { ...axis, label: given.yLabel, size: 46, values: (u, ticks) => ticks.map((v) => (v === null ? "" : number(v))) },
-      ],
-      series: [{}, ...series, ...(banded ? [edge, edge] : [])],
-      bands: banded ? [{ series: [count + 2, count + 1], fill: resolve("--band") }] : [],
-      hooks: {
-        drawClear: [(u) => shade(u, given.zone)],
-        setCursor: [(u) => u.cursor.idx !== null && this.say(u.cursor.idx)],
-      },
-    };
+    this.at = Math.max(0, Math.min(this.at, given.x.length - 1));
+    this.tools.renew();
+    const about = { role: "slider", "aria-label": `${given.name}: read values with the arrow keys`, "aria-valuemin": 0, "aria-valuemax": given.x.length - 1 };
+    for (const [name, value] of Object.entries(about)) this.plot.setAttribute(name, value);
+    this.plot.tabIndex = 0;
+    this.paint();
+    this.say(this.at);
   }
 
   resize() {
-    const { clientWidth: width, clientHeight: height } = this.plot;
-    if (this.uplot && width > 0) this.uplot.setSize({ width, height });
+    const width = this.plot.clientWidth;
+    if (this.given && width > 0 && width !== this.width) this.paint();
+  }
+
+  paint() {
+    const width = this.plot.clientWidth;
+    this.width = width;
+    if (width === 0) return;
+    const { given, height } = this;
+    const beside = given.series.length > 1 && width >= WIDE;
+    const legend = legendRows(given.series, width, !beside);
+    const right = beside ? Math.min(0.3 * width, 14 + Math.max(...given.series.map(({ label }) => textWidth(label)))) : 12;
+    const frame = { left: LEFT, right: width - right, top: 10 + legend.length * LINE, bottom: height - BOTTOM };
+    this.x = d3.scaleLinear(range(given), [frame.left, frame.right]);
+    this.y = valueScale(given, [frame.bottom, frame.top]);
+    this.frame = frame;
+    const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
+    picture.append(...this.zone(), ...this.axes(), ...this.zero());
+    for (const item of given.series) if (item.band) picture.append(this.band(item));
+    for (const item of given.series) picture.append(...this.curve(item));
+    picture.append(...(beside ? this.besideLabels() : legend.flatMap((row, at) => legendLine(row, at))));
+    this.cursor = svg("g");
+    picture.append(this.cursor);
+    this.plot.replaceChildren(picture);
+    this.mark(this.at);
+  }
+
+  zone() {
+    const { given: { zone }, x, frame } = this;
+    if (!zone) return [];
+    const [from, to] = [x(zone.from), x(zone.to)].map((value) => Math.min(frame.right, Math.max(frame.left, value)));
+    const box = svg("rect", { class: "zone", x: from, y: frame.top, width: Math.max(1, to - from), height: frame.bottom - frame.top });
+    const room = to - from >= textWidth(zone.label ?? "") + 8;
+    return zone.label && room ? [box, text("note", (from + to) / 2, frame.top + 15, zone.label, "middle")] : [box];
+  }
+
+  axes() {
+    const { given, frame, x, y } = this;
+    const parts = [];
+    for (const tick of valueTicks(y.domain(), given.log && y.base !== undefined, frame.bottom - frame.top)) {
+      const at = y(tick);
+      if (!(at >= frame.top - 1 && at <= frame.bottom + 1)) continue;
+      parts.push(svg("line", { class: "grid", x1: frame.left, x2: frame.right, y1: at, y2: at }));
+      parts.push(text("tick", frame.left - 6, at + 4, (given.format ?? number)(tick), "end"));
+    }
+    const wanted = Math.max(2, Math.min(10, Math.floor((frame.right - frame.left) / 70)));
+    for (const tick of x.ticks(wanted).filter((value) => !given.wholeTicks || Number.isInteger(value))) {
+      parts.push(svg("line", { class: "axis", x1: x(tick), x2: x(tick), y1: frame.bottom, y2: frame.bottom + 4 }));
+      parts.push(text("tick", x(tick), frame.bottom + 16, number(tick), "middle"));
+    }
+    parts.push(svg("line", { class: "axis", x1: frame.left, x2: frame.right, y1: frame.bottom, y2: frame.bottom }));
+    parts.push(text("label", frame.right, frame.bottom + 31, given.xLabel, "end"));
+    return parts;
+  }
+
+  zero() {
+    const { given: { zero }, frame, y } = this;
+    const at = zero ? y(zero.value) : NaN;
+    if (!(at >= frame.top && at <= frame.bottom)) return [];
+    const line = svg("line", { class: "zero", x1: frame.left, x2: frame.right, y1: at, y2: at });
+    return [line, text("note halo", frame.left + 5, at - 5, zero.label, "start")];
+  }
+
+  band({ band, place }) {
+    const { given, x, y } = this;
+    const indices = pick([band.low, band.high], this.width);
+    const area = d3.area((i) => x(given.x[i]), (i) => y(this.within(band.low[i])), (i) => y(this.within(band.high[i])))
+      .defined((i) => Number.isFinite(band.low[i]) && Number.isFinite(band.high[i]));
+    return svg("path", { class: `band ${look(place)}`, d: area(indices) ?? "" });
+  }
+
+  curve({ values, place, points, stepped, faint }) {
+    const { given, x, y } = this;
+    const indices = pick([values], this.width);
+    const line = d3.line((i) => x(given.x[i]), (i) => y(this.within(values[i]))).defined((i) => this.drawn(values[i]));
+    if (stepped) line.curve(d3.curveStepAfter);
+    const parts = [svg("path", { class: `curve ${look(place)}${faint ? " faint" : ""}`, d: line(indices) ?? "" })];
+    if (!points && values.length > 1) return parts;
+    for (const i of indices.filter((at) => this.drawn(values[at]))) {
+      parts.push(svg("circle", { class: `dot ${look(place)}`, cx: x(given.x[i]), cy: y(this.within(values[i])), r: 3.5 }));
+    }
+    return parts;
+  }
+
+  /** Whether a value is one that the axis has: below a logarithmic one a curve is not drawn. */
+  drawn(value) {
+    return Number.isFinite(value) && (this.y.base === undefined || value >= this.y.domain()[0]);
+  }
+
+  /** A value, or the nearest that the axis has. */
+  within(value) {
+    const [low, high] = this.y.domain();
+    return Math.min(high, Math.max(low, value));
+  }
+
+  besideLabels() {
+    const { given, frame, y } = this;
+    const ends = given.series.map((item) => ({ item, at: y(this.within(item.values.findLast(Number.isFinite) ?? y.domain()[0])) }));
+    ends.sort((one, other) => one.at - other.at);
+    // From top to bottom each keeps a line's distance; what is pushed out at the bottom moves all up.
+    ends.forEach((one, i) => (one.at = Math.max(one.at, i ? ends[i - 1].at + LINE - 2 : frame.top + 4)));
+    const over = Math.max(0, (ends.at(-1)?.at ?? 0) - frame.bottom);
+    return ends.map(({ item, at }) => text(`name ${look(item.place)}`, frame.right + 8, at - over + 4, item.label, "start"));
+  }
+
+  point(event) {
+    if (!this.given || !this.x) return;
+    const left = event.clientX - this.plot.getBoundingClientRect().left;
+    this.touched = true;
+    this.say(d3.bisectCenter(this.given.x, this.x.invert(left)));
   }
 
   key(event) {
@@ -133,34 +186,107 @@ export class Chart {
     };
     if (!(event.key in moves)) return;
     event.preventDefault();
-    const index = Math.min(last, Math.max(0, moves[event.key]));
-    this.uplot.setCursor({ left: this.uplot.valToPos(this.given.x[index], "x"), top: 0 }, false);
-    this.say(index);
+    this.touched = true;
+    this.say(Math.min(last, Math.max(0, moves[event.key])));
   }
 
   say(index) {
     this.at = index;
     const { given } = this;
-    const values = given.series.map((item) => `${item.label} ${number(item.values[index])}`);
+    const format = given.format ?? number;
+    const values = given.series.map(({ label, values: all, band }) => {
+      const ends = band && Number.isFinite(band.low[index]) ? ` (${format(band.low[index])} to ${format(band.high[index])})` : "";
+      return `${label} ${format(all[index])}${ends}`;
+    });
     const reading = `${given.xText(index)}: ${values.join(", ")}`;
-    this.read.textContent = reading;
+    this.read.textContent = this.touched ? reading : "Point at the curve, or use the arrow keys, to read its values.";
     this.plot.setAttribute("aria-valuenow", index);
     this.plot.setAttribute("aria-valuetext", reading);
+    this.mark(index);
+  }
+
+  mark(index) {
+    if (!this.cursor || !this.touched) return;
+    const { given, x, y, frame } = this;
+    const at = x(given.x[index]);
+    const dots = given.series.filter(({ values }) => this.drawn(values[index]))
+      .map(({ values, place }) => svg("circle", { class: `dot ${look(place)}`, cx: at, cy: y(this.within(values[index])), r: 4 }));
+    this.cursor.replaceChildren(svg("line", { class: "cursor", x1: at, x2: at, y1: frame.top, y2: frame.bottom }), ...dots);
+  }
+
+  rows() {
+    const { x, xLabel, series } = this.given;
+    const columns = [xLabel];
+    const lists = [x];
+    for (const { label, values, band } of series) {
+      columns.push(label, ...(band ? [`${label}, low`, `${label}, high`] : []));
+      lists.push(values, ...(band ? [band.low, band.high] : []));
+    }
+    return { columns, rows: x.map((_, at) => lists.map((list) => list[at])) };
   }
 }
 
-// A collapsed curve has zeros: no more than three decades below the highest point are drawn.
-function lowest({ series, band }) {
-  const curves = [...series.map((item) => item.values), ...(band ? [band.high] : [])];
-  const highest = Math.max(...curves.map((values) => Math.max(...values)));
-  return highest / 1e3;
+const text = (kind, x, y, words, anchor) => {
+  const made = svg("text", { class: kind, x, y, "text-anchor": anchor });
+  made.textContent = words;
+  return made;
+};
+
+/** Labels above a chart, as many a row as fit: of curves, unless they stand beside them, and of bands. */
+function legendRows(series, width, curves) {
+  const entries = [
+    ...(curves ? series : []),
+    ...series.filter(({ band }) => band?.label).slice(0, 1).map(({ band, place }) => ({ label: band.label, place, shade: true })),
+  ];
+  const rows = entries.length ? [[]] : [];
+  let used = LEFT;
+  for (const item of entries) {
+    const needs = 36 + textWidth(item.label);
+    if (used + needs > width && rows.at(-1).length) {
+      rows.push([]);
+      used = LEFT;
+    }
+    rows.at(-1).push({ item, x: used });
+    used += needs;
+  }
+  return rows;
 }
 
-function shade(u, zone) {
-  if (!zone) return;
-  const [left, right] = zone.map((value) => u.valToPos(value, "x", true));
-  u.ctx.save();
-  u.ctx.fillStyle = resolve("--zone");
-  u.ctx.fillRect(left, u.bbox.top, right - left, u.bbox.height);
-  u.ctx.restore();
+const legendLine = (row, at) =>
+  row.flatMap(({ item, x }) => [
+    item.shade
+      ? svg("rect", { class: `band ${look(item.place)}`, x, y: at * LINE + 3, width: 20, height: 11 })
+      : svg("line", { class: `curve ${look(item.place)}${item.faint ? " faint" : ""}`, x1: x, x2: x + 20, y1: at * LINE + 9, y2: at * LINE + 9 }),
+    text("name plain", x + 25, at * LINE + 13, item.label, "start"),
+  ]);
+
+function range({ x, xRange }) {
+  const [from, to] = xRange ?? [x[0], x.at(-1)];
+  return to > from ? [from, to] : [from - 0.5, from + 0.5];
+}
+
+function valueScale(given, ends) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const { values, band } of given.series) {
+    const floor = given.log ? highest([values, band?.high ?? []]) / 10 ** DECADES : -Infinity;
+    for (const list of [values, band?.low ?? [], band?.high ?? []]) {
+      for (const value of list) {
+        if (!Number.isFinite(value) || (given.log && value <= 0)) continue;
+        low = Math.min(low, Math.max(value, floor, -LARGEST));
+        high = Math.max(high, Math.min(value, LARGEST));
+      }
+    }
+  }
+  if (given.log && low > SMALLEST && high >= low) return d3.scaleLog([low / 1.15, high * 1.15], ends);
+  if (!(high >= low)) [low, high] = [0, 1];
+  if (given.fromZero) [low, high] = [Math.min(0, low), Math.max(0, high)];
+  const spread = high - low > SMALLEST ? (high - low) * 0.06 : Math.abs(high) * 0.1;
+  const room = spread > SMALLEST ? spread : 1;
+  return d3.scaleLinear([given.fromZero && low === 0 ? 0 : low - room, high + room], ends);
+}
+
+function highest(lists) {
+  let found = 0;
+  for (const list of lists) for (const value of list) if (Number.isFinite(value) && value > found) found = value;
+  return found;
 }

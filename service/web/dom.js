@@ -15,6 +15,33 @@ export function h(tag, properties = {}, ...children) {
   return element;
 }
 
+/** An element of a picture; attributes that are null or undefined are left out. */
+export function svg(tag, attributes = {}, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== undefined && value !== null) element.setAttribute(name, value);
+  }
+  element.append(...children);
+  return element;
+}
+
+let ruler = null;
+/** About how many pixels a text of a picture is wide. */
+export function textWidth(text) {
+  if (ruler === null) {
+    ruler = document.createElement("canvas").getContext("2d");
+    ruler.font = "12px system-ui, sans-serif";
+  }
+  return ruler.measureText(text).width;
+}
+
+/** Saves a blob as a file. */
+export function save(blob, name) {
+  const address = URL.createObjectURL(blob);
+  Object.assign(document.createElement("a"), { href: address, download: name }).click();
+  URL.revokeObjectURL(address);
+}
+
 /** Says something to who cannot see the change. */
 export function announce(text) {
   // A new element each time, so that the same words are read aloud again.
@@ -23,16 +50,19 @@ export function announce(text) {
 
 /** A number of about `digits` significant digits. */
 export function number(value, digits = 3) {
-  if (value === null || value === undefined) return "–";
-  if (value !== 0 && Math.abs(value) < 1e-3) return value.toExponential(1);
+  if (value === null || !Number.isFinite(value)) return "–";
+  if (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e9)) return value.toExponential(1);
   return String(Number(value.toPrecision(digits)));
 }
 
-export function percent(share) {
+/** A share in percent, to so many significant digits. */
+export function percent(share, digits = 3) {
   if (share === null || share === undefined) return "–";
   if (share !== 0 && Math.abs(share) < 5e-4) return share > 0 ? "<0.1%" : ">-0.1%";
-  return `${number(100 * share)}%`;
+  return `${number(100 * share, digits)}%`;
 }
+
+export const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 export const signed = (value) => (value > 0 ? "+" : "") + number(value);
 
@@ -54,12 +84,9 @@ export function zoneText(zone, verdict) {
   return `${zone.start}${last > zone.start ? `–${last}` : ""} (${percent(zone.fraction)})`;
 }
 
-/** How sure the ends of a zone are. */
-export function bandText(found) {
-  if (!found?.start_band || !found.end_band) return "–";
-  const [start, end] = [[found.start_band, 0], [found.end_band, 1]]
-    .map(([band, past]) => `${Math.round(band.low) - past}–${Math.round(band.high) - past}`);
-  return `from ${start} to ${end}`;
+/** "between tokens 30 and 165", "at token 7". */
+export function tokensText({ start, end }) {
+  return end - 1 > start ? `between tokens ${start} and ${end - 1}` : `at token ${start}`;
 }
 
 export const words = (name) => (name === "u_shaped" ? "U-shaped" : name.replaceAll("_", " "));
@@ -126,6 +153,6 @@ const labelOf = (form, field) => named(form, field)?.labels?.[0]?.textContent.sp
 
 /** The control of a form that a field such as `documents.count` or `chunks.3.tokens` is given by. */
 function named(form, field) {
-  const controls = field.split(".").reverse().map((name) => form?.elements.namedItem(name));
+  const controls = [field, ...field.split(".").reverse()].map((name) => form?.elements.namedItem(name));
   return controls.find((control) => control instanceof HTMLElement);
 }

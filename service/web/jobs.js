@@ -1,10 +1,12 @@
-// The jobs that this tab asked for: a card each, remembered over a reload until they have ended.
+// The jobs that this tab asked for: a card each, remembered over a reload until they have ended. The
+// page of a job goes on to its result; elsewhere a line at the bottom of the window says how it is.
 
 import { get, withdraw } from "./api.js";
 import { on } from "./attempt.js";
 import { announce, byId, duration, h, showError } from "./dom.js";
 import { list } from "./known.js";
-import { events, show } from "./state.js";
+import * as router from "./router.js";
+import { events } from "./state.js";
 
 const KEY = "lacuna-jobs";
 const MOST = 20;
@@ -18,12 +20,48 @@ let timer = 0;
 let pause = EVERY_MS;
 
 export function start() {
+  router.register("jobs", { title: "Measurements", show: open });
   for (const kept of recall()) cards.set(kept.id, new Card(kept));
   const soon = () => schedule(0);
   events.addEventListener("back", soon);
   events.addEventListener("key", soon);
   document.addEventListener("visibilitychange", soon);
   soon();
+}
+
+/** A job by its address, also one that another tab or another person asked for. */
+function open({ id }) {
+  if (id && /^[0-9a-f]{32}$/.test(id) && !cards.has(id)) {
+    cards.set(id, new Card({ id, what: `Job ${id.slice(0, 8)}`, how: "asked for elsewhere" }));
+    schedule(0);
+  }
+  for (const card of cards.values()) card.node.classList.toggle("addressed", card.id === id);
+  if (id && cards.has(id)) byId("jobs").prepend(cards.get(id).node);
+  cards.get(id)?.forward();
+  bar();
+}
+
+/** Says at the bottom of the window how the newest job is, where its card is not on show. */
+function bar() {
+  const box = byId("jobs-bar");
+  const card = [...cards.values()].filter((one) => !one.unnoticed).at(-1);
+  const hidden = !card || router.showing("jobs");
+  byId("jobs-note").textContent = cards.size ? "" : "None. A measurement that you start is shown here until it has ended.";
+  box.hidden = hidden;
+  if (hidden) return;
+  const gone = h("button", { type: "button", class: "small" }, "Hide");
+  gone.addEventListener("click", () => {
+    card.unnoticed = true;
+    bar();
+  });
+  const link = card.result
+    ? h("a", { href: card.result }, "open the result")
+    : h("a", { href: router.address("jobs", card.id) }, "watch");
+  const key = `${card.title.textContent} ${card.message.textContent} ${card.result}`;
+  // Written anew only when it changes, so that the keyboard is not lost from its link.
+  if (box.dataset.key === key) return;
+  box.dataset.key = key;
+  box.replaceChildren(h("span", {}, card.title.textContent, card.over ? "" : ` · ${card.message.textContent}`), link, gone);
 }
 
 /** Shows a job from now on; `what` it measures, and `how`. */
@@ -34,6 +72,7 @@ export function watch(job, what, how) {
   card.draw(job);
   if (!card.over) announce(card.title.textContent);
   schedule(EVERY_MS);
+  router.go(router.address("jobs", job.id));
 }
 
 function recall() {
@@ -50,6 +89,7 @@ function remember() {
   sessionStorage.setItem(KEY, JSON.stringify(kept));
   const ended = [...cards.values()].filter((card) => card.over);
   for (const card of ended.slice(0, Math.max(0, cards.size - MOST))) card.remove();
+  bar();
 }
 
 const unfinished = () => [...cards.values()].filter((card) => !card.over);
@@ -79,11 +119,11 @@ async function look() {
 
 class Card {
   constructor({ id, what, how }) {
-    Object.assign(this, { id, what, how, state: null, asked: 0, over: false });
+    Object.assign(this, { id, what, how, state: null, asked: 0, over: false, result: null, unnoticed: false });
     this.title = h("strong", { id: `job-${id}` }, what);
     this.bar = h("progress", { max: 1, value: 0, "aria-labelledby": this.title.id });
     this.message = h("p", { class: "note" }, "…");
-    this.open = h("a", { href: "#profile", hidden: true }, "Show the profile");
+    this.open = h("a", { hidden: true }, "Open the result");
     this.cancel = h("button", { type: "button" }, "Cancel");
     this.dismiss = h("button", { type: "button", hidden: true }, "Dismiss");
     const json = h("a", { href: `v1/jobs/${id}`, "data-json": "" }, "job JSON");
@@ -95,7 +135,7 @@ class Card {
     on(this.cancel, "click", this.error.id, async () => this.draw(await withdraw(`v1/jobs/${id}`)));
     this.dismiss.addEventListener("click", () => {
       this.remove();
-      byId("measure-title").focus();
+      byId("jobs-title").focus();
     });
   }
 
@@ -119,17 +159,22 @@ class Card {
   finish(job) {
     if (this.over) return;
     if (job.state === "done") {
-      const id = job.profile.split("/").pop();
-      this.open.href = `#profile=${id}`;
+      const [name, found] = job.experiment ? ["experiments", job.experiment] : ["profile", job.profile];
+      this.result = router.address(name, found.split("/").pop());
+      this.open.href = this.result;
       this.open.hidden = false;
-      this.open.addEventListener("click", (event) => {
-        event.preventDefault();
-        show(id);
-      });
     }
     this.end(job.state, "");
-    if (job.state === "done") list();
+    if (job.state === "done") {
+      list();
+      this.forward();
+    }
     if (job.state === "failed") showError(this.error, new Error(`${job.failure.detail} (${job.failure.code})`));
+  }
+
+  /** From the page of a finished job to its result. */
+  forward() {
+    if (this.result && router.showing("jobs") && router.parse().id === this.id) router.forward(this.result);
   }
 
   end(state, message) {

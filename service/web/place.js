@@ -1,51 +1,80 @@
-// The best order of chunks.
+// Chunks in a prompt: whether another order is surely better, as a picture in which they can be moved.
 
 import { post } from "./api.js";
-import { on } from "./attempt.js";
-import { Chart } from "./charts.js";
+import { attempt } from "./attempt.js";
 import { entry, parseChunks } from "./chunks.js";
-import { announce, byId, h, number, percent, table, words } from "./dom.js";
-import { events, known, profileSelect, shown, SOURCES, usual } from "./state.js";
+import { density, middles } from "./curves.js";
+import { announce, byId, capital, h, number, percent, table, words } from "./dom.js";
+import { list, load } from "./known.js";
+import { PromptBars } from "./promptbar.js";
+import * as router from "./router.js";
+import { events, fillProfiles, known, SOURCES, usual } from "./state.js";
+import { mainRecall } from "./words.js";
 
 const EXAMPLE = [[34, 0.91], [23, 0.85], [47, 0.66], [29, 0.52], [39, 0.31], [18, 0.12]];
 const BEFORE = 0.15;
 const AFTER = 0.11;
-const LEAD = "Whether another order of the chunks is worth it, and which.";
-const DECISIONS = { reorder: "Reorder", keep: "Keep your order", undecided: "Undecided" };
+const BINS = 256;
+const LONGEST_ADDRESS = 16_000;
 const RULES = {
   given: "your order", relevance_first: "most relevant first", relevance_last: "most relevant last",
   zigzag_best_first: "zigzag, best first", zigzag_best_last: "zigzag, best last", document_order: "document order",
 };
-let chart;
-let written = null;
+/** What the address says, and the field that holds it. */
+const FIELDS = {
+  profile: "place-profile", before: "prefix_tokens", after: "suffix_tokens", scale: "place-scale", curve: "place-source",
+  strategy: "place-strategy", objective: "place-objective", budget: "max_tokens", chunks: "chunks",
+};
+const USUAL = { scale: "score", strategy: "advised", objective: "mean_visibility" };
+let bars;
+let example = null;
+/** What is on show: the request, its answer, the caller's order, and the order that was tried. */
+let shown = null;
 
 export function start() {
-  chart = new Chart(byId("chart-place"));
-  byId("place-source").append(
-    ...["recall", ...SOURCES].map((name) => new Option(words(name), name)),
-  );
-  const form = byId("place-form");
-  on(form, "submit", "place-error", place, { form, result: byId("place-result"), clear });
+  bars = new PromptBars(byId("chart-place"), (order) => follow(order));
+  router.register("place", { title: "Place chunks", show: open });
+  byId("place-source").append(...["recall", ...SOURCES].map((name) => new Option(words(name), name)));
+  byId("place-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    run();
+  });
   for (const id of ["chunks", "prefix_tokens", "suffix_tokens"]) {
     byId(id).addEventListener("input", () => {
-      written = null;
+      example = null;
     });
   }
-  written = example(256);
-  const fill = profileSelect(byId("place-profile"), () => (known.has(shown()) ? shown() : usual()));
-  const choose = () => {
-    fill();
-    fit();
-  };
   byId("place-profile").addEventListener("change", fit);
-  events.addEventListener("known", choose);
-  addEventListener("hashchange", choose);
-  choose();
+  byId("place-advised").addEventListener("click", () => moveTo(shown.answer.placements.map((item) => item.id)));
+  byId("place-given").addEventListener("click", () => moveTo(shown.given));
+  events.addEventListener("known", () => router.showing("place") && refill());
+  events.addEventListener("back", () => router.showing("place") && list());
+  events.addEventListener("key", () => router.showing("place") && list());
+}
+
+function refill(chosen = byId("place-profile").value || usual()) {
+  fillProfiles(byId("place-profile"), chosen);
+  fit();
+}
+
+/** Fills the form as the address says, and places if it names chunks. */
+async function open({ query }) {
+  for (const [name, id] of Object.entries(FIELDS)) {
+    if (name !== "profile") byId(id).value = query.get(name) ?? USUAL[name] ?? "";
+  }
+  example = query.has("chunks") ? null : {};
+  clear();
+  if (["curve", "strategy", "objective", "budget"].some((name) => query.has(name))) byId("place-options").open = true;
+  refill(query.get("profile") ?? usual());
+  await list();
+  if (!router.showing("place")) return;
+  if (!query.has("profile")) refill(usual());
+  if (query.has("chunks")) await run(query.get("order"));
 }
 
 /** As many tokens as the profile has, so that its curve is read where it was measured. */
-function example(tokens) {
-  const [before, after] = [BEFORE, AFTER].map((share) => Math.floor(share * tokens));
+function sample(tokens) {
+  const [before, after] = [BEFORE, AFTER].map((part) => Math.floor(part * tokens));
   const total = EXAMPLE.reduce((sum, [size]) => sum + size, 0);
   const room = tokens - before - after;
   const sizes = EXAMPLE.map(([size]) => Math.max(1, Math.floor((size * room) / total)));
@@ -56,21 +85,39 @@ function example(tokens) {
 
 /** Sizes the example to the profile, until somebody writes chunks of their own. */
 function fit() {
-  const summary = known.get(byId("place-profile").value);
-  if (written === null || summary === undefined) return;
-  written = example(summary.sequence_length);
-  byId("chunks").value = written.chunks;
-  byId("prefix_tokens").value = written.before;
-  byId("suffix_tokens").value = written.after;
+  if (example === null) return;
+  example = sample(known.get(byId("place-profile").value)?.sequence_length ?? 256);
+  byId("chunks").value = example.chunks;
+  byId("prefix_tokens").value = example.before;
+  byId("suffix_tokens").value = example.after;
 }
 
 function clear() {
-  byId("place-lead").textContent = LEAD;
-  byId("chart-place").hidden = true;
-  byId("place-table").replaceChildren();
+  shown = null;
+  byId("place-lead").textContent = "";
+  byId("place-result").hidden = true;
 }
 
-async function place() {
+/** Places what the form says; `order` is an order to try, as numbers of chunks: "2.0.1". */
+function run(order = null) {
+  return attempt("place-error", async () => {
+    const { body, lines } = request();
+    try {
+      const found = await place(body);
+      const asked = order?.split(".").map((at) => found.given[Number(at)]).filter(Boolean);
+      const tried = order ? await judge(body, asked) : null;
+      return () => draw({ ...found, body }, tried, asked);
+    } catch (error) {
+      for (const item of error.errors ?? []) {
+        const where = entry(item.field, lines);
+        if (where) Object.assign(item, { field: "chunks", message: `${where}: ${item.message}` });
+      }
+      throw error;
+    }
+  }, { form: byId("place-form"), result: byId("place-result"), clear });
+}
+
+function request() {
   const whole = (id) => (byId(id).value === "" ? undefined : Number(byId(id).value));
   const { chunks, lines } = parseChunks(byId("chunks").value);
   if (!byId("place-profile").value) throw new Error("There is no profile to place the chunks by yet: measure a model first.");
@@ -85,33 +132,145 @@ async function place() {
     max_tokens: whole("max_tokens"),
     chunks,
   };
-  try {
-    const answer = await post("v1/placements", body);
-    return () => draw(answer, chunks);
-  } catch (error) {
-    for (const item of error.errors ?? []) {
-      const where = entry(item.field, lines);
-      if (where) Object.assign(item, { field: "chunks", message: `${where}: ${item.message}` });
-    }
-    throw error;
-  }
+  return { body, lines };
 }
 
-function draw(answer, chunks) {
-  const relevance = new Map(chunks.map((chunk) => [chunk.id, chunk.relevance]));
-  const gains = Object.entries(RULES).filter(([name]) => answer.gain[name]).map(([name, label]) => `${gainText(answer.gain[name])} over ${label}`);
-  const short = answer.method === "exact" || answer.gap === null ? "" : `, at most ${percent(answer.gap)} below the best`;
-  const lead = `${DECISIONS[answer.advice.decision] ?? words(answer.advice.decision)}: ${answer.advice.reason}. Worth ${number(answer.value)} (${answer.method}${short}).`;
+/** The answer; the caller's own order of the chunks that stay; and the curve. */
+async function place(body) {
+  const answer = await post("v1/placements", body);
+  const kept = new Set(answer.order);
+  const given = body.chunks.map((chunk) => chunk.id).filter((id) => kept.has(id));
+  const [before, profile] = await Promise.all([judge(body, given), load(body.profile_id, BINS)]);
+  return { answer, given, before, profile };
+}
+
+/**
+ * What an order is worth against the caller's, with its interval: as if the last prompt had begun with
+ * all of it.
+ */
+const judge = (body, order) => (order.length ? post("v1/placements", { ...body, strategy: "cache_prefix", previous_order: order }) : null);
+
+function draw(found, tried, asked) {
+  shown = found;
+  const { answer, body } = found;
+  byId("place-result").hidden = false;
+  const lead = decision(answer);
   byId("place-lead").textContent = lead;
   announce(lead);
-  drawStrip(answer);
-  const most = Math.max(...answer.placements.map((item) => item.visibility), 1e-9);
-  const rows = answer.placements.map((item, at) => [
-    String(at + 1), item.id, String(item.offset), String(item.tokens), number(relevance.get(item.id)),
-    visibility(item.visibility, most), item.in_dead_zone ? "dead zone" : "",
-  ]);
+  drawBars(tried ?? answer);
+  sayMoved(tried, asked);
+  drawNotes(answer, body);
+  remember(tried ? tried.placements.map((item) => item.id) : null);
+}
+
+/** The decision in words, with the interval of the gain. */
+export function decision({ advice, gain, placements }) {
+  if (placements.length === 0) return "No chunk is left to place.";
+  const over = gain.given ? gainText(gain.given) : null;
+  const how = advice.name === "curve" || !RULES[advice.name] ? "" : ` (${RULES[advice.name]})`;
+  if (advice.decision === "reorder") return `Reorder${how}: what matters is heard ${over ?? "better"} than in your order.`;
+  if (advice.decision === "keep") {
+    return gain.given?.value ? `Keep your order: another gains next to nothing, ${over}.` : "Keep your order: it is the one that the curve asks for.";
+  }
+  return `Undecided, so keep your order: ${over ? `another would be heard ${over}, but ` : ""}${advice.reason.replace(/^the gain over the caller's order may be zero: .*; /, "the gain may be zero; ")}.`;
+}
+
+/** A gain with its 95% interval where it has one: "3.2% better (95%: 1% to 5.1%)". */
+function gainText({ value, low, high }) {
+  const size = `${percent(Math.abs(value), 2)} ${value < 0 ? "worse" : "better"}`;
+  return low === null || low === high ? size : `${size} (95% interval ${signedPercent(low)} to ${signedPercent(high)})`;
+}
+
+const signedPercent = (share) => `${share > 0 ? "+" : ""}${percent(share, 2)}`;
+
+function drawBars(after) {
+  const { answer, before, body, profile } = shown;
+  const worth = (one) => number(one.value, 3);
+  bars.draw({
+    tokens: answer.prompt_tokens,
+    prefix: body.prefix_tokens ?? 0,
+    suffix: body.suffix_tokens ?? 0,
+    separator: body.separator_tokens ?? 0,
+    curve: curveOf(profile, answer),
+    zone: answer.dead_zone,
+    before: { label: `Before, your order: worth ${before ? worth(before) : "–"}`, placements: before?.placements ?? [] },
+    after: { label: `${after === answer ? "The answer" : "Moved by you"}: worth ${worth(after)}`, placements: [...after.placements] },
+  });
+}
+
+/** The curve that decided, stretched to the prompt. */
+function curveOf(profile, { source, prompt_tokens: tokens }) {
+  const recall = mainRecall(profile)?.curve;
+  if (source === "recall" && recall) {
+    const mean = recall.probability.reduce((sum, value) => sum + value, 0) / recall.probability.length || 1;
+    return { name: "recall", x: recall.position.map((at) => (at * tokens) / recall.prompt_tokens), density: recall.probability.map((value) => value / mean) };
+  }
+  const { measured, predictions } = profile;
+  const curve = predictions[source]?.influence ?? (source === "measured" ? measured?.smoothed : measured?.[source]);
+  return curve ? { name: source === "measured" ? "influence" : words(source), x: middles(curve.length, tokens), density: density(curve) } : null;
+}
+
+/** While a chunk is moved its order is judged again and again; the last question counts. */
+function follow(order) {
+  const { body } = shown;
+  attempt("place-error", async () => {
+    const tried = await judge(body, order);
+    return () => {
+      drawBars(tried);
+      sayMoved(tried, order);
+      remember(tried.order);
+    };
+  }, { result: byId("place-moved") });
+}
+
+function moveTo(order) {
+  if (order.length) follow(order);
+}
+
+function sayMoved(tried, asked) {
+  const box = byId("place-moved");
+  if (!tried) {
+    box.textContent = "Drag a chunk of the second bar, or move it with the arrow keys: its worth follows.";
+    return;
+  }
+  const gain = tried.gain.given;
+  const same = (order) => tried.order.every((id, at) => id === order[at]);
+  const limit = same(asked) ? "" : "Pins and groups do not allow that order. ";
+  if (same(shown.given)) box.textContent = `${limit}This is your own order.`;
+  else box.textContent = `${limit}As moved, what matters is heard ${gain ? gainText(gain) : "otherwise"} than in your order.`;
+}
+
+/** Puts what is on show into the address, unless it is too long or has texts that only the caller has. */
+function remember(order) {
+  const { body, answer, given } = shown;
+  const parameters = {};
+  for (const [name, id] of Object.entries(FIELDS)) {
+    const value = byId(id).value;
+    if (value !== USUAL[name]) parameters[name] = value;
+  }
+  parameters.chunks = plain(body.chunks, answer);
+  if (order) parameters.order = order.map((id) => given.indexOf(id)).join(".");
+  const address = router.address("place", null, parameters);
+  const fits = parameters.chunks !== null && address.length <= LONGEST_ADDRESS;
+  router.note(fits ? address : router.address("place", null, { profile: parameters.profile }));
+  byId("place-unsent").hidden = fits;
+}
+
+/** Chunks without texts: as they were written, or with the tokens that the service counted. */
+function plain(chunks, answer) {
+  if (!chunks.some((chunk) => "text" in chunk)) return byId("chunks").value;
+  const tokens = new Map(answer.placements.map((item) => [item.id, item.tokens]));
+  if (chunks.some((chunk) => !tokens.has(chunk.id))) return null;
+  return JSON.stringify(chunks.map(({ text: _, ...chunk }) => ({ ...chunk, tokens: tokens.get(chunk.id) })));
+}
+
+function drawNotes(answer, { chunks }) {
+  const relevance = new Map(chunks.map((chunk) => [chunk.id, chunk.relevance]));
+  const gains = Object.entries(RULES).filter(([name]) => answer.gain[name]).map(([name, label]) => `${gainText(answer.gain[name])} than ${label}`);
+  const short = answer.method === "exact" || answer.gap === null ? "" : `, at most ${percent(answer.gap)} below the best`;
   const notes = [
-    gains.length ? `Gain of ${answer.advice.order ? "another order" : "this order"}: ${gains.join(", ")}.` : "",
+    `Worth is the sum over chunks of weight × how well it is heard: ${number(answer.value)} (${answer.method}${short}).`,
+    gains.length ? `${answer.advice.order ? "The order that was judged" : "This order"}: ${gains.join("; ")}.` : "",
     answer.advice.order ? `That order: ${answer.advice.order.join(", ")}.` : "",
     answer.dropped.length ? `Dropped: ${answer.dropped.map((item) => `${item.id} (${item.detail})`).join(", ")}.` : "",
     ...answer.relevance.notes.map((text) => `Note: ${text}.`),
@@ -119,39 +278,16 @@ function draw(answer, chunks) {
     ...answer.suggestions.map((item) => `Suggestion: ${item.detail}.`),
     ...answer.warnings.map((text) => `Note: ${text}.`),
   ].filter(Boolean);
-  byId("place-table").replaceChildren(
-    table("Order", ["Place", "Chunk", "Offset", "Tokens", "Relevance", "Visibility (1 = uniform)", "Zone"], rows),
-    ...notes.map((text) => h("p", { class: "note" }, text)),
-    h("details", {}, h("summary", {}, "JSON of the answer"), h("pre", { tabindex: "0" }, JSON.stringify(answer, null, 1))),
+  const rows = answer.placements.map((item, at) => [
+    String(at + 1), item.id, `${number(item.visibility)}×`, item.in_dead_zone ? "yes" : "", String(item.offset), String(item.tokens),
+    number(relevance.get(item.id)),
+  ]);
+  const order = h("div", { class: "scroll", id: "place-table", tabindex: "0", role: "region", "aria-label": "The order as a table" },
+    table("The order that the service returned", ["Place", "Chunk", "Heard (1×: even)", "Listens least there", "Offset", "Tokens", "Relevance"], rows));
+  byId("place-notes").replaceChildren(
+    h("p", { class: "note", id: "place-unsent", hidden: true }, "These chunks do not fit into an address, so this one names the profile alone."),
+    order,
+    h("details", {}, h("summary", {}, "How sure, against which orders, and the answer as JSON"),
+      h("div", { class: "stack inside" }, ...notes.map((text) => h("p", {}, capital(text))), h("pre", { tabindex: "0", role: "region", "aria-label": "JSON of the answer" }, JSON.stringify(answer, null, 1)))),
   );
-}
-
-/** A gain with its 95% interval where it has one: "3.2% [1%, 5.1%]". */
-function gainText(gain) {
-  const width = gain.low !== null && gain.low !== gain.high;
-  return width ? `${percent(gain.value)} [${percent(gain.low)}, ${percent(gain.high)}]` : percent(gain.value);
-}
-
-function visibility(value, most) {
-  const bar = h("span", { class: "bar" });
-  bar.style.width = `${(7 * value) / most}rem`;
-  return h("span", {}, bar, number(value));
-}
-
-function drawStrip(answer) {
-  const items = answer.placements;
-  byId("chart-place").hidden = items.length === 0;
-  if (items.length === 0) return;
-  const last = items[items.length - 1];
-  const end = last.offset + last.tokens;
-  chart.draw({
-    name: "Visibility by chunk",
-    x: [...items.map((item) => item.offset), end],
-    xRange: [0, answer.prompt_tokens],
-    series: [{ label: "visibility", values: [...items, last].map((item) => item.visibility), place: -1, stepped: true, points: true }],
-    zone: answer.dead_zone && [answer.dead_zone.start, answer.dead_zone.end],
-    xLabel: "offset in the prompt (tokens)",
-    yLabel: "visibility",
-    xText: (index) => (items[index] ? `${items[index].id}, from token ${items[index].offset}` : `end at ${end}`),
-  });
 }

@@ -1,9 +1,9 @@
-// What several sections of the page share: the known profiles and the one on show.
+// What several views share: the known profiles, and how they are told apart.
 
 import { counted } from "./dom.js";
 
 /**
- * "known": the list grew. "show": open the profile on show once more. "back": the service answers
+ * "known": the list grew. "trouble": the service or its store does not answer. "back": it answers
  * again. "unauthorized": a request was refused for want of a key. "key": another key is used.
  */
 export const events = new EventTarget();
@@ -35,6 +35,7 @@ const PLAIN_OBJECTIVE = { pretrained: "argmax_probability", random: "jacobian" }
 /** How a profile was measured: weights, documents, and what differs from the defaults. */
 export function settings(summary) {
   const { weights, documents, documents_source: source, documents_name: name, objective, seed } = summary;
+  if (objective === "recall") return `recall by depth${seed ? `, seed ${seed}` : ""}`;
   const text = { random_tokens: "random tokens", inline: "own text", corpus: `corpus ${name}` }[source];
   return [
     `${weights} weights`,
@@ -51,24 +52,6 @@ export function settings(summary) {
 export function label(summary) {
   const { model, sequence_length: tokens, id } = summary;
   return `${model}, ${counted(tokens, "token")}, ${settings(summary)}, ${made(summary)} (${id.slice(0, 6)})`;
-}
-
-/** The profile that the address names, if it names one. */
-export const addressed = () => /^#profile=([0-9a-f]{32})$/.exec(location.hash)?.[1] ?? null;
-
-let current = null;
-
-/** The profile on show: the last that was opened. */
-export function shown() {
-  current = addressed() ?? current;
-  return current;
-}
-
-/** Puts a profile on show, as its reader asks; its address can be kept and shared. */
-export function show(id) {
-  const hash = `#profile=${id}`;
-  if (location.hash === hash) events.dispatchEvent(new Event("show"));
-  else location.hash = hash;
 }
 
 /**
@@ -88,15 +71,9 @@ export function usual() {
   return best?.id ?? null;
 }
 
-/** A select of the known profiles: `preferred()` until somebody chooses by hand. */
-export function profileSelect(select, preferred) {
-  let byHand = false;
-  select.addEventListener("change", () => {
-    byHand = true;
-  });
-  return () => {
-    const chosen = (byHand && select.value) || preferred() || select.value;
-    const options = [...known.values()].map((item) => new Option(label(item), item.id, false, item.id === chosen));
-    select.replaceChildren(...(options.length ? options : [new Option("no known profile", "")]));
-  };
+/** Fills a select with the known profiles, `chosen` among them even if the list does not have it. */
+export function fillProfiles(select, chosen) {
+  const options = [...known.values()].map((item) => new Option(label(item), item.id, false, item.id === chosen));
+  if (chosen && !known.has(chosen)) options.unshift(new Option(`profile ${chosen.slice(0, 6)}`, chosen, false, true));
+  select.replaceChildren(...(options.length ? options : [new Option("no known profile", "")]));
 }

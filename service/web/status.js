@@ -2,6 +2,7 @@
 
 import { get, text } from "./api.js";
 import { byId, duration, h } from "./dom.js";
+import * as router from "./router.js";
 import { events } from "./state.js";
 
 const EVERY_MS = 5000;
@@ -11,14 +12,19 @@ let round = 0;
 let away = false;
 
 export function start() {
-  document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && refresh());
-  events.addEventListener("key", refresh);
+  router.register("status", { title: "Service", show: () => refresh() });
+  const look = () => document.visibilityState === "visible" && router.showing("status") && refresh();
+  document.addEventListener("visibilitychange", look);
+  events.addEventListener("key", look);
+  events.addEventListener("trouble", () => {
+    away = true;
+  });
   watch();
 }
 
 async function watch() {
   for (;;) {
-    if (document.visibilityState === "visible") await refresh();
+    if (document.visibilityState === "visible" && (router.showing("status") || away)) await refresh();
     await new Promise((resolve) => setTimeout(resolve, EVERY_MS));
   }
 }
@@ -74,17 +80,6 @@ function drawWorkers(catalogue) {
   const line = (worker) => `${worker.worker} on ${worker.device}: ${worker.warm.join(", ") || "nothing loaded"}`;
   const lines = catalogue ? workers.map(line) : ["not known now"];
   byId("worker-list").replaceChildren(...(lines.length ? lines : ["none"]).map((words) => h("li", {}, words)));
-  if (catalogue) drawModels(catalogue, workers);
-}
-
-function drawModels(catalogue, workers) {
-  const local = workers.flatMap((worker) => worker.local.map((name) => `local:${name.replace(/^local:/, "")}`));
-  const names = [...new Set([...catalogue.demo, ...local, ...catalogue.presets])];
-  const options = byId("models");
-  const same = options.childElementCount === names.length;
-  if (!same) options.replaceChildren(...names.map((value) => h("option", { value })));
-  const model = byId("model");
-  if (!model.value && catalogue.demo.length && !model.dataset.touched) model.value = catalogue.demo[0];
 }
 
 function drawQueue(exposition) {

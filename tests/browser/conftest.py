@@ -103,15 +103,17 @@ def measure() -> Callable[..., None]:
     """Fills the form in, as a reader does, and sends it."""
 
     def ask(page: Page, model: str = "local:tiny", documents: int = 4, seed: int = 0) -> None:
-        page.get_by_label("Model", exact=True).fill(model)
-        page.get_by_label("Tokens", exact=True).fill("64")
-        page.get_by_label("Documents", exact=True).fill(str(documents))
-        if not page.get_by_label("Seed", exact=True).is_visible():
-            page.get_by_text("More options").click()
+        page.locator("nav").get_by_role("link", name="Measure").click()
+        form = page.locator("#measure-form")
+        form.get_by_label("Model", exact=True).fill(model)
+        form.get_by_label("Tokens", exact=True).fill("64")
+        form.get_by_label("Documents", exact=True).fill(str(documents))
+        if not form.get_by_label("Seed", exact=True).is_visible():
+            form.get_by_text("More options").click()
         source = "random_tokens" if documents > 4 else "builtin"  # any number of them
-        page.get_by_label("Text", exact=True).select_option(source)
-        page.get_by_label("Seed", exact=True).fill(str(seed))
-        page.get_by_role("button", name="Measure", exact=True).click()
+        form.get_by_label("Text", exact=True).select_option(source)
+        form.get_by_label("Seed", exact=True).fill(str(seed))
+        form.get_by_role("button", name="Measure", exact=True).click()
 
     return ask
 

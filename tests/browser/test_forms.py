@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 from playwright.sync_api import Page, expect
 
+WAIT_MS = 60_000
 NAMES = {
     "random": {"weights": "random"},
     "off": {"positional_encoding": "off"},
@@ -24,35 +26,105 @@ NAMES = {
     "usual": {},
     "older": {},
 }
+PROSE = "A short text of one's own, long enough to fill the tokens that are asked for here. " * 3
 
 
-def opened(page: Page, identifier: str) -> None:
-    expect(page.locator(f"#place-profile option[value='{identifier}']")).to_be_attached()
-    page.get_by_role("button", name="Place", exact=True).click()
-
-
-def test_an_empty_field_is_asked_for(stack: Stack, open_page: Any, measure: Any) -> None:
-    watched = open_page(stack.url)
+def test_an_empty_field_is_asked_for(stack: Stack, open_page: Any) -> None:
+    watched = open_page(f"{stack.url}/#/measure")
     page: Page = watched.page
-    page.get_by_label("Model", exact=True).fill("local:tiny")
+    form = page.locator("#measure-form")
+    form.get_by_label("Model", exact=True).fill("local:tiny")
     error = page.locator("#measure-error")
     for label in ("Tokens", "Documents"):
-        page.get_by_label(label, exact=True).fill("")
-        page.get_by_role("button", name="Measure", exact=True).click()
+        form.get_by_label(label, exact=True).fill("")
+        form.get_by_role("button", name="Measure", exact=True).click()
         expect(error).to_have_text(f"{label}: expected a whole number")
-        expect(page.get_by_label(label, exact=True)).to_be_focused()
-        page.get_by_label(label, exact=True).fill("8")
-    page.get_by_label("Model", exact=True).fill(" ")
-    page.get_by_role("button", name="Measure", exact=True).click()
+        expect(form.get_by_label(label, exact=True)).to_be_focused()
+        form.get_by_label(label, exact=True).fill("8")
+    form.get_by_label("Model", exact=True).fill(" ")
+    form.get_by_role("button", name="Measure", exact=True).click()
     expect(error).to_have_text("Model: nothing given")
     expect(page.locator("#jobs article")).to_have_count(0)
     assert watched.complaints == []
 
 
-def test_faults_name_the_labels(stack: Stack, filled: str, open_page: Any) -> None:
+def test_a_refusal_is_said_beside_the_form_and_at_the_field(
+    stack: Stack, open_page: Any, measure: Any
+) -> None:
     page: Page = open_page(stack.url).page
+    measure(page, model="../../etc/passwd")
+    expect(page.locator("#measure-error")).to_contain_text("model")
+    expect(page.get_by_label("Model", exact=True)).to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_label("Model", exact=True)).to_be_focused()
+
+
+def test_what_it_takes_is_said_before(stack: Stack, filled: str, open_page: Any) -> None:
+    page: Page = open_page(f"{stack.url}/#/measure?model=local:tiny&tokens=64").page
+    said = page.locator("#estimate")
+    expect(said).to_contain_text("Reads 32 to 64 documents of 64 tokens, 2,048 to 4,096 in all")
+    expect(said).to_contain_text("at the pace of this model's measurements here")
+    items = httpx.get(f"{stack.url}/v1/profiles?limit=100").json()["items"]
+    tiny = [one for one in items if (one["model"], one["weights"]) == ("local:tiny", "pretrained")]
+    longest = max(tiny, key=lambda one: one["documents"] * one["sequence_length"])
+    pace = httpx.get(f"{stack.url}/v1/profiles/{longest['id']}").json()["timings"]
+    page.get_by_label("Documents", exact=True).fill("4000")
+    expect(said).to_contain_text("Reads 4000 documents of 64 tokens, 256,000 in all: about ")
+    amount, unit = (said.text_content() or "").partition("about ")[2].split()[:2]
+    seconds = float(amount) * {"s": 1, "min": 60, "h": 3600}[unit.rstrip(",")]
+    wanted = pace["load_seconds"] + 256_000 / pace["tokens_per_second"]
+    assert seconds == pytest.approx(wanted, rel=0.1, abs=1)
+    page.get_by_label("Model", exact=True).fill("someone/unknown")
+    expect(said).to_contain_text("This service has not measured the model yet")
+
+
+def test_documents_of_ones_own(stack: Stack, open_page: Any, measure: Any, tmp_path: Path) -> None:
+    watched = open_page(f"{stack.url}/#/measure")
+    page: Page = watched.page
+    form = page.locator("#measure-form")
+    form.get_by_label("Model", exact=True).fill("local:tiny")
+    form.get_by_label("Tokens", exact=True).fill("64")
+    expect(form.get_by_label("Documents: separate")).to_be_hidden()
+    form.get_by_label("Text", exact=True).select_option("inline")
+    form.get_by_role("button", name="Measure", exact=True).click()
+    expect(page.locator("#measure-error")).to_contain_text("nothing given")
+    form.get_by_label("Documents: separate").fill(PROSE)
+    lines = tmp_path / "more.jsonl"
+    lines.write_text(f'{{"text": "Two. {PROSE}"}}\n"Three. {PROSE}"\n')
+    (tmp_path / "four.txt").write_text(f"Four. {PROSE}")
+    page.locator("#files").set_input_files([lines, tmp_path / "four.txt"])
+    expect(page.locator("#live")).to_have_text("4 documents in the field")
+    bad = tmp_path / "bad.json"
+    bad.write_text("{")
+    page.locator("#files").set_input_files(bad)
+    expect(page.locator("#measure-error")).to_contain_text("bad.json: ")
+    with page.expect_request("**/v1/profiles") as asked:
+        form.get_by_role("button", name="Measure", exact=True).click()
+    documents = (asked.value.post_data_json or {})["documents"]
+    assert documents["source"] == "inline"
+    assert documents["texts"] == [f"{n}{PROSE}".strip() for n in ("", "Two. ", "Three. ", "Four. ")]
+    expect(page.locator("#profile-kicker")).to_contain_text("of own text", timeout=WAIT_MS)
+    assert "short text" not in page.evaluate("JSON.stringify(sessionStorage) + location.href")
+    assert watched.complaints == []
+
+
+def test_a_dropped_file_is_read(stack: Stack, open_page: Any) -> None:
+    page: Page = open_page(f"{stack.url}/#/measure").page
+    page.get_by_label("Text", exact=True).select_option("inline")
+    page.evaluate(
+        "text => { const data = new DataTransfer();"
+        "data.items.add(new File([text], 'dropped.txt', {type: 'text/plain'}));"
+        "document.getElementById('own').dispatchEvent("
+        "new DragEvent('drop', {dataTransfer: data, bubbles: true, cancelable: true})); }",
+        "what was dropped",
+    )
+    expect(page.locator("#texts")).to_have_value("what was dropped")
+
+
+def test_faults_name_the_labels(stack: Stack, filled: str, open_page: Any) -> None:
+    page: Page = open_page(f"{stack.url}/#/place?profile={filled}").page
+    page.locator("#place-options summary").click()
     page.get_by_label("Budget", exact=True).fill("0")
-    opened(page, filled)
+    page.get_by_role("button", name="Place", exact=True).click()
     error = page.locator("#place-error")
     expect(error).to_have_text("Budget: Input should be greater than or equal to 1")
     refusal = {
@@ -77,7 +149,7 @@ def test_faults_name_the_labels(stack: Stack, filled: str, open_page: Any) -> No
     expect(page.locator("#place-profile")).to_have_attribute("aria-invalid", "true")
 
 
-def test_the_default_is_a_usual_profile_or_the_one_on_show(
+def test_the_default_is_a_usual_profile_or_the_one_that_was_shown(
     stack: Stack, filled: str, open_page: Any
 ) -> None:
     page: Page = open_page("about:blank").page
@@ -87,11 +159,12 @@ def test_the_default_is_a_usual_profile_or_the_one_on_show(
     items = [{**item, "id": ids[name], **changes} for name, changes in NAMES.items()]
     body = {"items": items, "next": None}
     page.route("**/v1/profiles?**", lambda route: route.fulfill(json=body))
-    page.goto(stack.url)
+    page.goto(f"{stack.url}/#/place")
     expect(page.locator("#place-profile")).to_have_value(ids["usual"])
     shown = httpx.get(f"{stack.url}/v1/profiles/{filled}").json()
     page.route("**/v1/profiles/5*", lambda route: route.fulfill(json={**shown, "id": ids["one"]}))
-    page.locator(f"#known tr[data-id='{ids['one']}'] button").click()
+    page.goto(f"{stack.url}/#/profile/{ids['one']}")
+    page.get_by_role("link", name="Place chunks").click()
     expect(page.locator("#place-profile")).to_have_value(ids["one"])
 
 
@@ -106,39 +179,39 @@ def test_the_default_is_a_usual_profile_or_the_one_on_show(
 def test_what_an_order_may_lack_is_said(
     stack: Stack, filled: str, open_page: Any, answered: dict[str, Any], words: str
 ) -> None:
-    page: Page = open_page(stack.url).page
-
-    def answer(route: Any) -> None:
-        reply = route.fetch()
-        route.fulfill(json={**reply.json(), **answered})
-
-    page.route("**/v1/placements", answer)
-    opened(page, filled)
-    expect(page.locator("#place-lead")).to_contain_text(words)
+    page: Page = open_page(f"{stack.url}/#/place?profile={filled}").page
+    page.route(
+        "**/v1/placements", lambda route: route.fulfill(json={**route.fetch().json(), **answered})
+    )
+    page.get_by_role("button", name="Place", exact=True).click()
+    expect(page.locator("#place-notes")).to_contain_text(words)
 
 
-def test_a_zone_shows_how_sure_it_is_and_the_depth_is_plain(
-    stack: Stack, filled: str, open_page: Any
+def test_the_second_moment_is_asked_for(
+    stack: Stack, filled: str, open_page: Any, measure: Any
 ) -> None:
-    body = httpx.get(f"{stack.url}/v1/profiles/{filled}").json()
-    zone = {
-        "start": 5, "end": 41, "fraction": 0.5, "mean_density": 0.5, "min_density": 0.4,
-        "argmin": 6, "threshold": 0.75, "start_band": {"low": 3.2, "high": 9},
-        "end_band": {"low": 30, "high": 44.6},
-    }  # fmt: skip
-    page: Page = open_page(stack.url).page
-    opened(page, filled)
-    body.update(dead_zone=zone, dead_zone_verdict="zone")
-    body["collapse"].update(last_to_first=0.25, last_to_last=0.125)
-    page.route(f"**/v1/profiles/{filled}", lambda route: route.fulfill(json=body))
-    page.locator(f"#known tr[data-id='{filled}'] button").click()
-    facts = page.locator("#profile-facts")
-    expect(facts).to_contain_text("Dead zone5–40 (50%)")
-    expect(facts).to_contain_text("Its 95% bandfrom 3–9 to 29–44")
-    depth = page.locator("#profile-tables").get_by_text("Depth, by the model's own rollout: ")
-    expect(depth).to_contain_text(body["collapse"]["verdict"])
-    expect(depth).to_contain_text("After 6 layers the first token gets 25% of the influence")
-    expect(depth).not_to_contain_text("P[n-1")
-    # Another threshold has no bands; none are made up.
-    page.locator("#threshold").fill("1.5")
-    expect(facts).to_contain_text("Its 95% band–")
+    page: Page = open_page(f"{stack.url}/#/measure").page
+    refusal = {"code": "too_large", "detail": "within it are all of it without second_moment"}
+    page.route("**/v1/profiles", lambda route: route.fulfill(status=422, json=refusal))
+    page.get_by_label("Model", exact=True).fill("local:tiny")
+    page.get_by_role("button", name="Measure", exact=True).click()
+    expect(page.locator("#second_moment")).to_be_visible()
+    page.unroute("**/v1/profiles")
+    with page.expect_request("**/v1/profiles") as asked:
+        measure(page, seed=31)
+    assert "predictions" not in (asked.value.post_data_json or {"predictions": 0})
+    expect(page.locator("#profile-kicker")).to_contain_text("seed 31", timeout=WAIT_MS)
+    page.goto(f"{stack.url}/#/measure")
+    page.locator("#second_moment").check()
+    with page.expect_request("**/v1/profiles") as asked:
+        measure(page, seed=11)
+    names = (asked.value.post_data_json or {})["predictions"]
+    assert len(names) == 7
+    assert "second_moment" in names
+
+
+def test_recall_is_offered_where_it_is_missing(stack: Stack, filled: str, open_page: Any) -> None:
+    page: Page = open_page(f"{stack.url}/#/profile/{filled}").page
+    page.get_by_role("link", name="Measure recall").click()
+    expect(page.get_by_label("Model", exact=True)).to_have_value("local:tiny")
+    expect(page.locator("#recall")).to_be_checked()

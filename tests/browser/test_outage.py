@@ -30,30 +30,36 @@ def test_a_store_that_is_away_and_back(
         embedded.ensure(folder) as store,
         Stack(Settings(data_dir=folder, log_format="text"), workers=0) as stack,
     ):
-        page: Page = open_page(stack.url).page
+        page: Page = open_page(f"{stack.url}/#/status").page
+        home: Page = open_page(f"{stack.url}/#/profiles").page
         expect(page.locator("#tile-profiles")).to_have_text("0")
-        expect(page.locator("#known-note")).to_contain_text("No profile yet")
+        expect(home.locator("#known-note")).to_contain_text("No profile yet")
         expect(page.locator("#status-error")).to_be_hidden()
         assert store.pid is not None
         os.kill(store.pid, signal.SIGKILL)
         expect(page.locator("#tile-store")).to_have_text("away", timeout=WAIT_MS)
-        alert = page.locator("#status").get_by_role("alert")
+        alert = page.locator("#status-error")
         expect(alert).to_contain_text("The store is away")
         for tile in FIGURES:
             expect(page.locator(f"#tile-{tile}")).to_have_text("–")
-        expect(page.locator("#key-note")).to_have_text("Kept in this tab only.")
+        expect(page.locator("#key-form")).to_be_hidden()
+        home.reload()
         page.reload()
         expect(alert).to_contain_text("The store is away", timeout=WAIT_MS)
         expect(page.locator("#tile-profiles")).to_have_text("–")
-        expect(page.locator("#known-note")).to_contain_text("The list cannot be read")
+        expect(home.locator("#known-note")).to_contain_text("The list cannot be read")
+        home.evaluate("location.hash = '/'")
+        expect(home.locator("#profile-title")).to_have_text("This profile cannot be shown")
         assert store.revive()
         expect(page.locator("#tile-profiles")).to_have_text("0", timeout=WAIT_MS)
         expect(alert).to_be_hidden()
-        expect(page.locator("#known-note")).to_contain_text("No profile yet", timeout=WAIT_MS)
+        # The answer comes by itself, without a reload.
+        expect(home.locator("#profile-kicker")).to_contain_text("Example", timeout=WAIT_MS)
+        expect(home.locator("#profile-error")).to_be_hidden()
 
 
 def test_a_gateway_that_does_not_answer(stack: Stack, filled: str, open_page: Any) -> None:
-    page: Page = open_page(stack.url).page
+    page: Page = open_page(f"{stack.url}/#/status").page
     expect(page.locator("#tile-profiles")).not_to_have_text("…")
     page.route("**/*", lambda route: route.abort())
     expect(page.locator("#status-error")).to_have_text(
@@ -75,7 +81,7 @@ def test_a_gateway_that_does_not_answer(stack: Stack, filled: str, open_page: An
 
 
 def test_figures_behind_a_proxy_that_answers_in_its_own_words(stack: Stack, open_page: Any) -> None:
-    page: Page = open_page(stack.url).page
+    page: Page = open_page(f"{stack.url}/#/status").page
     expect(page.locator("#tile-profiles")).not_to_have_text("…")
     page.route("**/metrics", lambda route: route.fulfill(status=502, body="<h1>Bad gateway</h1>"))
     expect(page.locator("#status-error")).to_have_text(

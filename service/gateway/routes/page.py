@@ -19,6 +19,7 @@ FOLDER = Path(__file__).parents[2] / "web"
 _MEDIA = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
+    ".json": "application/json",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
