@@ -17,7 +17,7 @@ PAGE = ROOT / "docs" / "architecture.md"
 TEXT = PAGE.read_text()
 PACKAGES = ("lacuna", "service", "workers")
 HEAVY = {"torch", "transformers"}
-ROOTS = {"workers.__main__", "workers.endpoints.__main__"}
+ROOTS = {"workers.__main__", "workers.endpoints.__main__", "workers.experiments.__main__"}
 
 
 def modules() -> dict[str, Path]:
@@ -139,7 +139,7 @@ def test_the_worker_loop_loads_without_torch(module: str) -> None:
 
 def test_endpoints_load_without_torch() -> None:
     assert loaded_by("workers.endpoints.__main__").isdisjoint(HEAVY)
-    assert loaded_by("workers.experiments.served").isdisjoint(HEAVY)
+    assert loaded_by("workers.experiments.__main__").isdisjoint(HEAVY)
 
 
 def test_the_gateway_loads_neither_torch_nor_transformers() -> None:
