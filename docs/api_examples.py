@@ -72,6 +72,18 @@ def profiles(client: httpx.Client) -> None:
     keep("post_v1_calibrations", client.post("/v1/calibrations", json=labelled))
 
 
+def experiments(client: httpx.Client) -> None:
+    """An experiment, from the question to the answer."""
+    body, operation = request("post_v1_experiments"), "post_v1_experiments"
+    keep(operation, client.post("/v1/experiments", json={**body, "reference": "none"}))
+    job = keep(operation, client.post("/v1/experiments", json=body).raise_for_status())
+    while job["state"] not in {"done", "failed"}:
+        headers = {"Prefer": "wait=30"}
+        job = client.get(f"/v1/jobs/{job['id']}", headers=headers).json()
+    keep("get_v1_experiments_experiment_id", client.get(job["experiment"]))
+    keep(operation, client.post("/v1/experiments", json=body))
+
+
 def main() -> None:
     """Entry point."""
     with tempfile.TemporaryDirectory(prefix="le", dir="/tmp") as folder:
@@ -88,6 +100,7 @@ def main() -> None:
                 body = request("post_v1_rollouts")
                 keep("post_v1_rollouts", client.post("/v1/rollouts", json=body))
                 profiles(client)
+                experiments(client)
                 # Last: now a model is warm.
                 models = client.get("/v1/models").json()
                 models["workers"] = [{**each, "worker": "worker-1"} for each in models["workers"]]

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from lacuna.client.offline import OfflinePlacer
     from lacuna.client.reorder import Reorderer
     from lacuna.contract.calibrations import Calibration
+    from lacuna.contract.experiment_requests import ExperimentEstimate
+    from lacuna.contract.experiments import ExperimentResult
     from lacuna.contract.jobs import Job
     from lacuna.contract.placements import Chunk
     from lacuna.contract.profiles import DeadZone, ProfileSummary
@@ -49,6 +51,8 @@ __all__ = [
     "Client",
     "Comparison",
     "DeadZone",
+    "ExperimentEstimate",
+    "ExperimentResult",
     "Job",
     "JobFailed",
     "LacunaError",
@@ -72,6 +76,8 @@ _MODULES = {
     "Client": "client.clients",
     "Comparison": "client.answers",
     "DeadZone": "contract.profiles",
+    "ExperimentEstimate": "contract.experiment_requests",
+    "ExperimentResult": "contract.experiments",
     "Job": "contract.jobs",
     "JobFailed": "client.errors",
     "LacunaError": "client.errors",

@@ -92,6 +92,8 @@ class Settings(BaseSettings):
     """Patterns (fnmatch) that a model id must match."""
     max_body_bytes: int = Field(default=8_000_000, ge=1_000)
     """Size of a request body beyond which it is refused with 413."""
+    max_experiment_bytes: int = Field(default=16_000_000, ge=1_000)
+    """The same of POST /v1/experiments: questions with their chunks are long."""
     max_bodies_bytes: int = Field(default=64_000_000, ge=1_000)
     """Bytes of long request bodies (beyond 64 kB each) that a gateway holds at a time, half of them
     of one caller; what does not fit is refused with 429."""

@@ -20,8 +20,10 @@ from lacuna.client.answers import Comparison, PlacementResponse, Profile
 from lacuna.client.chunks import placement_request
 from lacuna.client.errors import Refused
 from lacuna.client.flows import Flow, Retries, Send
-from lacuna.contract.base import plain
+from lacuna.contract.base import Wire, plain
 from lacuna.contract.calibrations import Calibration
+from lacuna.contract.experiment_requests import ExperimentEstimate, ExperimentQuestion
+from lacuna.contract.experiments import ExperimentResult
 from lacuna.contract.jobs import Job
 from lacuna.contract.models import ModelCatalogue
 from lacuna.contract.placements import Chunk
@@ -30,6 +32,8 @@ from lacuna.contract.rollouts import RolloutResponse
 
 T = TypeVar("T")
 OnProgress = Callable[[Job], None]
+Question = ExperimentQuestion | Mapping[str, Any]
+"""A question of an experiment."""
 DEFAULT_URL = "http://127.0.0.1:8080"
 _SLACK_SECONDS = 15.0
 """How much longer than the service may hold an answer we wait for it."""
@@ -183,6 +187,57 @@ class Client:
         request = _calibration_request(scores, labels, questions, options)
         return self._run(flows.calibrate(self._retries, request))
 
+    def experiment(
+        self,
+        model: str,
+        questions: Iterable[Question],
+        *,
+        timeout: float = 86_400.0,
+        on_progress: OnProgress | None = None,
+        **options: Any,
+    ) -> ExperimentResult:
+        """Compare orders of chunks on questions of your own.
+
+        Args:
+            model: hub id, `local:NAME`, `demo:NAME` or `endpoint:NAME`.
+            questions: each with `question`, `chunks` (`id`, `text`, `score`) and `answers`.
+            timeout: seconds to wait; the job goes on afterwards. `math.inf` waits to the end.
+            on_progress: called with every state of the job that is seen, about once a second.
+            options: other fields of POST /v1/experiments, such as `orders` or `template`.
+
+        Raises:
+            WaitedTooLong, JobFailed: as `profile` does.
+        """
+        request = _experiment_request(model, questions, options)
+        return self._run(flows.experiment(self._retries, request, timeout, on_progress))
+
+    def submit_experiment(
+        self, model: str, questions: Iterable[Question], **options: Any
+    ) -> Job | ExperimentResult:
+        """Ask for an experiment without waiting: its job, or the result if it is known already.
+        `wait` waits for the job, `get_experiment` reads the result under the job's id."""
+        request = _experiment_request(model, questions, options)
+        return self._run(flows.submit_experiment(self._retries, request))
+
+    def estimate_experiment(
+        self, model: str, questions: Iterable[Question], **options: Any
+    ) -> ExperimentEstimate:
+        """What an experiment takes at most; nothing is run."""
+        request = _experiment_request(model, questions, options)
+        return self._run(flows.estimate_experiment(self._retries, request))
+
+    def get_experiment(self, experiment_id: str) -> ExperimentResult:
+        """What an experiment found, by the id of its job."""
+        return self._run(flows.read_experiment(self._retries, experiment_id))
+
+    def experiment_rows(self, experiment_id: str) -> bytes:
+        """Every reading of an experiment, as CSV."""
+        return self._run(flows.experiment_rows(self._retries, experiment_id))
+
+    def forget_experiment(self, experiment_id: str) -> None:
+        """Drop an experiment with its result; one that runs is withdrawn."""
+        self._run(flows.forget_experiment(self._retries, experiment_id))
+
     def rollout(self, **request: Any) -> RolloutResponse:
         """Theory alone; the fields of POST /v1/rollouts."""
         return self._run(flows.rollout(self._retries, request))
@@ -322,6 +377,45 @@ class AsyncClient:
         request = _calibration_request(scores, labels, questions, options)
         return await self._run(flows.calibrate(self._retries, request))
 
+    async def experiment(
+        self,
+        model: str,
+        questions: Iterable[Question],
+        *,
+        timeout: float = 86_400.0,
+        on_progress: OnProgress | None = None,
+        **options: Any,
+    ) -> ExperimentResult:
+        """See `Client.experiment`."""
+        request = _experiment_request(model, questions, options)
+        return await self._run(flows.experiment(self._retries, request, timeout, on_progress))
+
+    async def submit_experiment(
+        self, model: str, questions: Iterable[Question], **options: Any
+    ) -> Job | ExperimentResult:
+        """See `Client.submit_experiment`."""
+        request = _experiment_request(model, questions, options)
+        return await self._run(flows.submit_experiment(self._retries, request))
+
+    async def estimate_experiment(
+        self, model: str, questions: Iterable[Question], **options: Any
+    ) -> ExperimentEstimate:
+        """See `Client.estimate_experiment`."""
+        request = _experiment_request(model, questions, options)
+        return await self._run(flows.estimate_experiment(self._retries, request))
+
+    async def get_experiment(self, experiment_id: str) -> ExperimentResult:
+        """See `Client.get_experiment`."""
+        return await self._run(flows.read_experiment(self._retries, experiment_id))
+
+    async def experiment_rows(self, experiment_id: str) -> bytes:
+        """See `Client.experiment_rows`."""
+        return await self._run(flows.experiment_rows(self._retries, experiment_id))
+
+    async def forget_experiment(self, experiment_id: str) -> None:
+        """See `Client.forget_experiment`."""
+        await self._run(flows.forget_experiment(self._retries, experiment_id))
+
     async def rollout(self, **request: Any) -> RolloutResponse:
         """See `Client.rollout`."""
         return await self._run(flows.rollout(self._retries, request))
@@ -368,6 +462,23 @@ class _Arguments(NamedTuple):
 def _remade(kind: Callable[..., T], made_of: _Arguments) -> T:
     fields = made_of._asdict()
     return kind(fields.pop("url"), **fields)
+
+
+def _experiment_request(
+    model: str, questions: Iterable[Question], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {"model": model, "questions": _plain(list(questions)), **_plain(dict(options))}
+
+
+def _plain(value: Any) -> Any:
+    """Models of the contract as JSON, wherever they stand."""
+    if isinstance(value, Wire):
+        return value.model_dump(mode="json", exclude_unset=True)
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value
 
 
 def _calibration_request(

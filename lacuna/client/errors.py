@@ -115,7 +115,7 @@ class Refused(LacunaError):
 
 
 class JobFailed(LacunaError):
-    """An accepted measurement ended without a profile, or was cancelled.
+    """An accepted job ended without a result, or was cancelled.
 
     Args:
         code: of `lacuna.contract.errors`.
@@ -136,7 +136,7 @@ class JobFailed(LacunaError):
 
     @classmethod
     def of_job(cls, job: Job) -> Self:
-        """From a job that ended without a profile."""
+        """From a job that ended without a result."""
         found: Failure | None = job.failure
         if found is not None:
             return cls(found.code, found.detail, retryable=found.retryable, field=found.field)

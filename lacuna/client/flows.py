@@ -29,6 +29,8 @@ from lacuna.client.errors import (
 )
 from lacuna.contract.base import Wire
 from lacuna.contract.calibrations import Calibration
+from lacuna.contract.experiment_requests import ExperimentEstimate
+from lacuna.contract.experiments import ExperimentResult
 from lacuna.contract.jobs import Job
 from lacuna.contract.models import ModelCatalogue
 from lacuna.contract.profiles import ProfilePage, ProfileSummary
@@ -46,6 +48,7 @@ _HELD_SECONDS, _HELD_WITH_PROGRESS = 10.0, 1.0
 """How long the service is asked to hold an answer; shorter when the caller watches progress."""
 _BETWEEN_POLLS = 0.2
 _PAGE = 100
+_EXPERIMENTS = "/v1/experiments"
 
 
 @dataclass(frozen=True)
@@ -187,7 +190,7 @@ def wait_for(
 
     Raises:
         WaitedTooLong: it is not over after `timeout` seconds.
-        JobFailed: it ended without a profile.
+        JobFailed: it ended without a result.
     """
     end = time.monotonic() + timeout
     while True:
@@ -205,7 +208,7 @@ def wait_for(
         job = _read(Job, response)
         if not job.finished and time.monotonic() - asked < _BETWEEN_POLLS:
             yield Sleep(_BETWEEN_POLLS)
-    if job.profile is None:
+    if job.state != "done":
         raise JobFailed.of_job(job)
     return job
 
@@ -230,6 +233,47 @@ def export(retries: Retries, profile_id: str, form: str) -> Flow[bytes]:
     """GET /v1/profiles/{id}.{form}."""
     response = yield from retries.send(Send("GET", f"/v1/profiles/{profile_id}.{form}"))
     return response.content
+
+
+def submit_experiment(retries: Retries, request: Json) -> Flow[Job | ExperimentResult]:
+    """POST /v1/experiments: the job, or the result where it is known already."""
+    response = yield from retries.send(Send("POST", _EXPERIMENTS, request))
+    if response.status_code == httpx.codes.ACCEPTED:
+        return _read(Job, response)
+    return _read(ExperimentResult, response)
+
+
+def experiment(
+    retries: Retries, request: Json, timeout: float, on_progress: Callable[[Job], None] | None
+) -> Flow[ExperimentResult]:
+    """Ask, wait, read."""
+    found = yield from submit_experiment(retries, request)
+    if isinstance(found, ExperimentResult):
+        return found
+    done = yield from wait_for(retries, found, timeout, on_progress)
+    return (yield from read_experiment(retries, done.id))
+
+
+def estimate_experiment(retries: Retries, request: Json) -> Flow[ExperimentEstimate]:
+    """POST /v1/experiments with `dry_run`."""
+    step = Send("POST", _EXPERIMENTS, {**request, "dry_run": True})
+    return _read(ExperimentEstimate, (yield from retries.send(step)))
+
+
+def read_experiment(retries: Retries, experiment_id: str) -> Flow[ExperimentResult]:
+    """GET /v1/experiments/{id}."""
+    return (yield from _get(ExperimentResult, retries, f"{_EXPERIMENTS}/{experiment_id}.json"))
+
+
+def experiment_rows(retries: Retries, experiment_id: str) -> Flow[bytes]:
+    """GET /v1/experiments/{id}.csv."""
+    response = yield from retries.send(Send("GET", f"{_EXPERIMENTS}/{experiment_id}.csv"))
+    return response.content
+
+
+def forget_experiment(retries: Retries, experiment_id: str) -> Flow[None]:
+    """DELETE /v1/experiments/{id}."""
+    yield from retries.send(Send("DELETE", f"{_EXPERIMENTS}/{experiment_id}"))
 
 
 def list_profiles(retries: Retries, model: str | None, limit: int) -> Flow[ProfilePage]:

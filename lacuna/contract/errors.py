@@ -18,6 +18,7 @@
     │   └── WeightsUnsafe          weights_unsafe         no
     ├── NotFound
     │   ├── ProfileNotFound        profile_not_found      no
+    │   ├── ExperimentNotFound     experiment_not_found   no
     │   ├── JobNotFound            job_not_found          no
     │   └── RouteNotFound          not_found              no
     ├── JobError
@@ -184,6 +185,12 @@ class ProfileNotFound(NotFound):
     """No profile has this id, or it was evicted."""
 
     code = "profile_not_found"
+
+
+class ExperimentNotFound(NotFound):
+    """No experiment of this caller has this id, or its result has expired."""
+
+    code = "experiment_not_found"
 
 
 class JobNotFound(NotFound):

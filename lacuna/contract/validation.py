@@ -44,9 +44,11 @@ _CHOICES = {"literal_error": "expected", "enum": "expected", "union_tag_invalid"
 """Errors of a value that must be one of some names, and where pydantic keeps these names."""
 _QUOTED = re.compile(r"'([^']*)'")
 _SYNONYMS = {
+    "answer": ("answers",),
     "budget": ("max_tokens",),
     "chunk_id": ("id",),
     "content": ("text",),
+    "contexts": ("chunks",),
     "context_length": ("sequence_length",),
     "doc_id": ("id",),
     "docs": ("documents",),
@@ -58,7 +60,10 @@ _SYNONYMS = {
     "num_heads": ("heads",),
     "num_layers": ("layers",),
     "page_content": ("text",),
+    "passages": ("chunks",),
     "positions": ("positional_encoding", "kernel"),
+    "query": ("question",),
+    "relevance": ("score",),
     "score": ("relevance",),
     "seq_len": ("sequence_length",),
     "similarity": ("relevance",),

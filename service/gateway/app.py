@@ -23,6 +23,7 @@ from lacuna.contract.errors import StoreUnavailable
 from service import logs, parent
 from service.answers import placements
 from service.answers.drift import Drifts
+from service.answers.experiments import Experiments
 from service.answers.placements import Curves
 from service.answers.profiles import Policy, Profiles
 from service.answers.token_counts import TokenCounts
@@ -34,7 +35,15 @@ from service.gateway.edge import BodyLimit, CachedProfiles, Edge
 from service.gateway.metrics import Metrics
 from service.gateway.pools import Pool
 from service.gateway.representations import RepresentationCache, Representations
-from service.gateway.routes import calibrations, jobs, page, profiles, rollouts, status
+from service.gateway.routes import (
+    calibrations,
+    experiments,
+    jobs,
+    page,
+    profiles,
+    rollouts,
+    status,
+)
 from service.gateway.routes import placements as placement_routes
 from service.settings import Settings, first_fault
 from service.store.connection import (
@@ -129,13 +138,19 @@ def create_app(settings: Settings) -> Gateway:
                 per_minute=settings.rate_limit_per_minute,
                 metrics=metrics,
             ),
-            Middleware(BodyLimit, limit=settings.max_body_bytes, budget=settings.max_bodies_bytes),
+            Middleware(
+                BodyLimit,
+                limit=settings.max_body_bytes,
+                budget=settings.max_bodies_bytes,
+                larger={experiments.router.prefix: settings.max_experiment_bytes},
+            ),
             Middleware(CachedProfiles, cache=cache, metrics=metrics),
         ],
         exception_handlers=problems.HANDLERS,
     )
     for router in (
         profiles.router,
+        experiments.router,
         jobs.router,
         rollouts.router,
         placement_routes.router,
@@ -176,6 +191,7 @@ def _services(settings: Settings, metrics: Metrics, cache: RepresentationCache) 
         settings=settings,
         client=client,
         profiles=use_cases,
+        experiments=Experiments(use_cases, placement_pool.run),
         drifts=Drifts(profile_store.get),
         place=partial(
             placements.answer,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, TypedDict, TypeVar
 
 import redis.asyncio
-from fastapi import Depends, Header, Path, Query, Request
+from fastapi import Depends, Header, Path, Query, Request, Response
 from starlette.requests import ClientDisconnect
 
 from lacuna.contract.base import DIGEST_PATTERN
@@ -26,6 +26,7 @@ from lacuna.contract.placements import PlacementRequest, PlacementResponse
 from lacuna.contract.profiles import MAX_BINS
 from service import logs
 from service.answers.drift import Drifts
+from service.answers.experiments import Experiments
 from service.answers.profiles import Profiles
 from service.gateway.metrics import Metrics
 from service.gateway.model_metrics import NEWEST, model_metrics
@@ -106,7 +107,7 @@ class Services:
         drifts: which models moved, for the metrics.
         place: orders chunks (`answers.placements`).
         rollout_pool: for rollouts, which take up to seconds.
-        placement_pool: for large placements and for calibrations.
+        placement_pool: for large placements, for calibrations and for what experiments need.
         parsing_pool: for long request bodies.
         pools: all pools, to be closed at the end.
     """
@@ -114,6 +115,7 @@ class Services:
     settings: Settings
     client: redis.asyncio.Redis
     profiles: Profiles
+    experiments: Experiments
     drifts: Drifts
     place: Callable[[PlacementRequest], Coroutine[Any, Any, PlacementResponse]]
     representations: Representations
@@ -178,6 +180,17 @@ def job_answer(record: JobRecord) -> Job:
         profile=None if profile_id is None else profile_address(profile_id),
         experiment=experiment_address(record.id) if done else None,
     )
+
+
+RETRY_SECONDS = 2
+"""When to ask again for a job whose end nobody can estimate."""
+
+
+def accepted(record: JobRecord, headers: dict[str, str]) -> Response:
+    """202 with a job, where to read it and when to ask again."""
+    pause = min(max(record.eta_seconds or RETRY_SECONDS, 1), 30)
+    headers |= {"Location": job_address(record.id), "Retry-After": str(round(pause))}
+    return Response(job_answer(record).model_dump_json(), 202, headers, "application/json")
 
 
 class State(TypedDict):

@@ -12,7 +12,7 @@ import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -232,6 +232,7 @@ class BodyLimit:
     Args:
         limit: bytes of one body.
         budget: bytes of all bodies; a body counts with what it has beyond `SMALL_BYTES`.
+        larger: other limits of one body, by path.
         pause: seconds within which the next part has to arrive.
         seconds: seconds within which the whole body has to arrive.
     """
@@ -241,12 +242,14 @@ class BodyLimit:
         app: ASGIApp,
         limit: int,
         budget: int = 64_000_000,
+        larger: Mapping[str, int] | None = None,
         pause: float = 10.0,
         seconds: float = 60.0,
     ) -> None:
         self.app = app
         self.limit = limit
-        self.budget = BodyBudget(budget, limit)
+        self.larger = larger or {}
+        self.budget = BodyBudget(budget, max([limit, *self.larger.values()]))
         self.pause = pause
         self.seconds = seconds
 
@@ -261,9 +264,10 @@ class BodyLimit:
         if scope["method"] == "GET":
             await self.app(scope, receive, send)
             return
-        detail = f"the body exceeds {self.limit} bytes"
+        limit = self.larger.get(scope["path"], self.limit)
+        detail = f"the body exceeds {limit} bytes"
         declared = next((v for n, v in scope["headers"] if n == b"content-length"), b"0")
-        if declared.isdigit() and int(declared[:20]) > self.limit:
+        if declared.isdigit() and int(declared[:20]) > limit:
             refusal = problem(scope, "payload_too_large", detail, errors=[("body", detail)])
             await refusal(scope, receive, send)
             return
@@ -282,7 +286,7 @@ class BodyLimit:
             if message["type"] == "http.request":
                 more = message.get("more_body", False)
                 read += len(message.get("body", b""))
-                if read > self.limit:
+                if read > limit:
                     raise PayloadTooLarge(detail, field="body")
                 if (owed := max(0, read - SMALL_BYTES) - held) > 0:
                     self.budget.take(whose, owed)

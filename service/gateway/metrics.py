@@ -38,7 +38,7 @@ _TOTALS = {
 }
 _HISTOGRAMS = {
     "wait": "Seconds from creation to the first start.",
-    "run": "Seconds from start to end, of jobs that ended with a profile.",
+    "run": "Seconds from start to end, of jobs that ended with a result.",
 }
 _GAINS = (-0.1, -0.05, -0.02, 0, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -72,7 +72,7 @@ class Metrics:
         )
         submissions = Counter(
             "lacuna_submissions",
-            "Accepted profile requests by what became of them.",
+            "Accepted requests for profiles and experiments by what became of them.",
             ("outcome",),
             registry=self.registry,
         )

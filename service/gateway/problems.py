@@ -45,6 +45,7 @@ STATUS: dict[str, int] = {
     "model_unsupported": 422,
     "weights_unsafe": 422,
     "profile_not_found": 404,
+    "experiment_not_found": 404,
     "job_not_found": 404,
     "not_found": 404,
     "out_of_memory": 422,

@@ -267,6 +267,18 @@ function operations.cancel(given)
   return cjson.encode(view(id))
 end
 
+-- Forget an ended job with what it left behind, if it is one that belongs to a caller.
+-- given: id, owner. -> 1 when it was forgotten, else 0
+function operations.forget(given)
+  local id, by = given.id, 'by:' .. given.owner
+  local job = read(id, 'state', 'kind', by)
+  if job.kind ~= 'experiment' or not job[by] then return 0 end
+  if redis.call('ZREM', ENDED .. job.state, id) == 0 then return 0 end
+  redis.call('DEL', JOB .. id, EXPERIMENT .. id)
+  redis.call('ZREM', EXPERIMENTS, id)
+  return 1
+end
+
 -- The lane that holds the oldest job with this priority, among those that a worker knows; or nil
 local function oldest_lane(queue, knows, high)
   local found, since

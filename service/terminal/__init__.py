@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from service.terminal import calibrate, place, profile, rollout, run, stored
+from service.terminal import calibrate, evaluate, place, profile, rollout, run, stored
 from service.terminal.common import Group, out
 
 __all__ = ["app", "main"]
@@ -33,6 +33,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "profile": profile.measure_profile,
     "place": place.place_chunks,
     "calibrate": calibrate.calibrate_scores,
+    "evaluate": evaluate.evaluate_orders,
     "rollout": rollout.compute_rollout,
     "compare": stored.compare_profiles,
     "profiles": stored.list_profiles,

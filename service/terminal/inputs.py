@@ -148,7 +148,7 @@ def _decoded(raw: bytes, name: str) -> str:
 
 
 _QUOTED = re.compile(r"`([\w.]+)`")
-_COMMANDS = {"POST /v1/profiles": "`lacuna profile`"}
+_COMMANDS = {"POST /v1/profiles": "`lacuna profile`", "POST /v1/experiments": "`lacuna evaluate`"}
 _ADVISED = {"allow_theory": "--allow-theory"}
 """Options that a message advises, whether or not the command was given them."""
 
@@ -187,7 +187,8 @@ def validated(model: type[Model], built: Built, lines: Mapping[int, str] | None 
     """The request, or the end of the command with its first fault.
 
     Args:
-        lines: what to call the entries of `chunks` by number, where they are lines of a file.
+        lines: what to call the entries of `chunks` or `questions` by number, where they are lines
+            of a file.
     """
     try:
         return model.model_validate_json(json.dumps(built.body))
@@ -282,7 +283,7 @@ def _path(location: Sequence[Part], body: Any) -> list[Part]:
 
 
 def _called(path: list[Part], names: Mapping[str, str], lines: Mapping[int, str]) -> str:
-    if len(path) > 1 and path[0] == "chunks" and path[1] in lines:
+    if len(path) > 1 and path[0] in ("chunks", "questions") and path[1] in lines:
         rest = ".".join(str(part) for part in path[2:])
         return f"{lines[int(path[1])]}: {rest}" if rest else lines[int(path[1])]
     for end in range(len(path), 0, -1):

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from pathlib import Path
-from shlex import quote
-from typing import TYPE_CHECKING, Annotated, NamedTuple, get_args
+from typing import Annotated, NamedTuple, get_args
 
 import typer
 from pydantic import BaseModel
 
-from lacuna.client.errors import JobFailed, LacunaError
 from lacuna.contract.jobs import Job
 from lacuna.contract.profile_requests import (
     COSTLY_PREDICTION,
@@ -30,10 +27,8 @@ from service.terminal.common import (
     Server,
     Status,
     emit,
-    err,
     fail,
     out,
-    print_json,
 )
 from service.terminal.inputs import (
     Built,
@@ -45,10 +40,8 @@ from service.terminal.inputs import (
     parse_texts,
     validated,
 )
-from service.terminal.reports import profile_report, progress
-
-if TYPE_CHECKING:
-    from lacuna.client.clients import Client
+from service.terminal.reports import profile_report
+from service.terminal.waiting import print_job, waited
 
 
 def _choices(model: type[BaseModel], name: str) -> str:
@@ -216,9 +209,9 @@ def _measured(
         found = client.submit(**built.body)
         if isinstance(found, Job):
             if not wait:
-                _print_job(found, server, as_json=as_json)
+                print_job(found, server, as_json=as_json)
                 return None
-            profile_id = _waited(client, found, built.body["model"], server).profile_id or ""
+            profile_id = waited(client, found, built.body["model"], server).profile_id or ""
         else:
             profile_id = found.id
         document, picture = client.export(profile_id, "json"), client.export(profile_id, "svg")
@@ -229,42 +222,6 @@ def _measured(
     except OSError as error:
         fail(f"cannot write the profile: {error}", Status.REFUSED)
     return document
-
-
-def _waited(client: Client, job: Job, title: str, server: str | None) -> Job:
-    try:
-        with progress(err, title) as on_progress:
-            return client.wait(job, timeout=math.inf, on_progress=on_progress)
-    except JobFailed:  # it has ended
-        raise
-    except BaseException as error:
-        # In the store that outlives a service of ours, it would stand before the next one's work.
-        cancelled = server is None and _cancelled(client, job)
-        if isinstance(error, KeyboardInterrupt):
-            words = "stopped; the job was cancelled" if cancelled else "stopped"
-            err.print(words if server is None else _whereabouts(job, server), soft_wrap=True)
-        raise
-
-
-def _cancelled(client: Client, job: Job) -> bool:
-    try:
-        client.cancel(job.id)
-    except LacunaError:  # what ends us may have ended the service
-        return False
-    return True
-
-
-def _whereabouts(job: Job, server: str) -> str:
-    where = f"{job.id} --server {quote(server)}"
-    return f"the job goes on: lacuna job {where}, or lacuna cancel {where}"
-
-
-def _print_job(job: Job, server: str | None, *, as_json: bool) -> None:
-    if as_json:
-        print_json(job)
-    else:
-        out.print(f"job {job.id}: {job.state}", soft_wrap=True)
-        out.print(f"{(server or '').rstrip('/')}/v1/jobs/{job.id}", soft_wrap=True)
 
 
 def _files(folder: Path | None, output: Path | None) -> Files:

@@ -1,4 +1,4 @@
-"""From a request to a profile: `ProfileHandler` runs the job."""
+"""From a request to what it asks for: `ProfileHandler` runs the job."""
 
 from workers.job.handler import ProfileHandler
 

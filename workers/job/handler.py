@@ -1,7 +1,8 @@
-"""Runs one profile job: load the model, build the documents, measure, predict, assemble.
+"""Runs one job: a profile, or an experiment.
 
-The steps are in `ProfileHandler.__call__`. `workers.job.measurement` measures and predicts,
-`workers.job.profile` assembles what is stored.
+A profile's steps are in `ProfileHandler._profile`: load the model, build the documents, measure,
+predict, assemble. `workers.job.measurement` measures and predicts, `workers.job.profile` assembles
+what is stored. `workers.job.experiment` runs an experiment.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from lacuna.architectures import table
 from lacuna.contract.errors import TooLarge
 from lacuna.contract.profile_requests import ProfileRequest, cost
 from service.settings import Settings
-from service.store.claims import ProfileOutcome
+from service.store.claims import Outcome, ProfileOutcome
 from service.store.profiles import StoredProfile
 from workers import documents
 from workers.instrument import Instrumentation, inspect
-from workers.job import profile
+from workers.job import experiment, profile
 from workers.job.measurement import ProfileTask, measure
 from workers.lease import JobContext
 from workers.loop import Capabilities, JobRequest
@@ -31,7 +32,8 @@ from workers.models.loaded import LoadedModel, LoadOptions, device_of, require_d
 
 
 class ProfileHandler:
-    """Turns profile requests into profiles, and keeps recently used models in memory.
+    """Turns requests for models by their weights into profiles and results of experiments, and
+    keeps recently used models in memory.
 
     Args:
         settings: of this worker.
@@ -61,28 +63,37 @@ class ProfileHandler:
 
     def describe(self) -> Capabilities:
         """The device, the models in memory and the local ones."""
-        return Capabilities(self._device, self._warm, sources.local_names(self._options.model_dir))
+        local = sources.local_names(self._options.model_dir)
+        return Capabilities(self._device, self._warm, local, ("profile", "experiment"))
 
-    def __call__(self, request: JobRequest, context: JobContext) -> ProfileOutcome:
-        """Make the request's profile.
+    def __call__(self, request: JobRequest, context: JobContext) -> Outcome:
+        """Make what the request asks for.
 
         Raises:
-            LacunaError: why the profile cannot be made.
+            LacunaError: why it cannot be made.
         """
+        if isinstance(request, ProfileRequest):
+            return self._profile(request, context)
+        loaded = self._load(request.loading(), context)
+        return experiment.run(request, loaded, context, self._settings, self._find_profile)
 
-        assert isinstance(request, ProfileRequest), "it runs profiles alone"
-
-        def step(share: float, message: str) -> None:
-            context.progress(share, message)
-            context.check()
-
-        step(0.0, "loading the model")
-        started = time.perf_counter()
+    def _load(self, request: ProfileRequest, context: JobContext) -> LoadedModel:
+        context.progress(0.0, "loading the model")
+        context.check()
         loaded = self._models.get(request, context.check)
         self._warm = tuple(self._models.warm())
         if self._publish_tokenizer is not None and loaded.tokenizer_json is not None:
             self._publish_tokenizer(loaded.tokenizer_json)
         context.check()
+        return loaded
+
+    def _profile(self, request: ProfileRequest, context: JobContext) -> ProfileOutcome:
+        def step(share: float, message: str) -> None:
+            context.progress(share, message)
+            context.check()
+
+        started = time.perf_counter()
+        loaded = self._load(request, context)
         instrumentation = self._instrument(loaded)
         load_seconds = time.perf_counter() - started
         step(0.04, "reading the documents")

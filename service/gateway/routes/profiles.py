@@ -32,8 +32,8 @@ from service.gateway.dependencies import (
     Services,
     ServicesHere,
     Wait,
+    accepted,
     job_address,
-    job_answer,
     profile_address,
 )
 from service.gateway.problems import failure_problem, problem, problem_responses
@@ -55,7 +55,6 @@ _ADDRESS = pattern(
     "an id is 32 hex digits (0-9, a-f); .json, .csv, .svg or .png may follow",
 )
 _CURSOR = pattern(r"^[A-Za-z0-9_\-]+$", "a cursor is the `next` of the page before")
-_RETRY_SECONDS = 2
 
 
 @router.post(
@@ -98,9 +97,7 @@ async def _answer(request: Request, services: Services, job: JobRecord, applied:
         headers["Content-Location"] = profile_address(job.profile_id)
         extra = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         return RepresentationResponse(kept, extra, conditional=False)
-    headers["Location"] = address
-    headers["Retry-After"] = str(round(min(max(job.eta_seconds or _RETRY_SECONDS, 1), 30)))
-    return Response(job_answer(job).model_dump_json(), 202, headers, "application/json")
+    return accepted(job, headers)
 
 
 @router.get("", summary="List profiles", responses=problem_responses(401, 422, 429, 503))
