@@ -58,6 +58,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lacuna place chunks.jsonl --layers 24 --max-tokens 4000 --ids",
     ),
     "calibrate": ("lacuna calibrate labelled.csv --output calibration.json",),
+    "evaluate": (
+        "lacuna evaluate questions.jsonl --model Qwen/Qwen2-0.5B-Instruct --dry-run",
+        "lacuna evaluate questions.jsonl --model local:mine --template prompt.j2 --csv rows.csv",
+    ),
     "rollout": (
         "lacuna rollout --model bloom-176b --length 2048",
         "lacuna rollout --layers 32 --heads 32 --positions alibi --lambda 0.1",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -19,6 +21,7 @@ from service.terminal.inputs import (
     Built,
     Option,
     build_request,
+    may_overwrite,
     names,
     parse_object,
     read_source,
@@ -113,9 +116,9 @@ def evaluate_orders(
         ],
     )
     validated(ExperimentRequest, built, lines)
-    for path in (csv, output):
-        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-            fail(f"cannot write {path}", Status.USAGE)
+    for flag, path, is_ours in (("--csv", csv, _is_table), ("--output", output, _is_result)):
+        if path is not None:
+            _refuse_to_overwrite(flag, path, is_ours)
     if server is None and not wait:
         fail("--no-wait needs --server: a service started here ends with the command", Status.USAGE)
     if dry_run:
@@ -130,6 +133,34 @@ def evaluate_orders(
         print_json(found)
     else:
         experiment_report(out, found)
+
+
+def _refuse_to_overwrite(flag: str, path: Path, is_ours: Callable[[Path], bool]) -> None:
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        fail(f"{flag}: cannot write {path}", Status.USAGE)
+    if not may_overwrite(path, is_ours):
+        fail(
+            f"{path} is there already, and `lacuna evaluate` did not write it: name another file "
+            f"with {flag}, or remove it",
+            Status.USAGE,
+        )
+
+
+def _is_table(path: Path) -> bool:
+    """Whether the file holds the readings of an experiment."""
+    try:
+        return path.read_bytes().startswith(b"question,arm,")
+    except OSError:
+        return False
+
+
+def _is_result(path: Path) -> bool:
+    """Whether the file holds the result of an experiment, of whatever version."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and {"verdict", "orders", "controls"} <= found.keys()
 
 
 def _questions(source: str) -> tuple[list[Any], dict[int, str]]:

@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 
+from lacuna.contract import profile_requests
 from lacuna.contract.errors import ModelUnsupported
 from lacuna.contract.profile_requests import ProfileRequest
 from lacuna.contract.profiles import ProfileSummary
@@ -92,6 +93,9 @@ class FakeHandler:
 
 
 if __name__ == "__main__":
+    profile_requests.METHOD_VERSION = os.environ.get(  # as an older worker has it
+        "TEST_METHOD_VERSION", profile_requests.METHOD_VERSION
+    )
     lease.CANCEL_PATIENCE_SECONDS = float(os.environ.get("TEST_CANCEL_PATIENCE", "300"))
     lease.STOP_PATIENCE_SECONDS = float(os.environ.get("TEST_STOP_PATIENCE", "5"))
     sys.exit(main(FakeHandler))

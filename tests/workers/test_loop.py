@@ -16,7 +16,7 @@ import redis
 import redis.asyncio
 
 from lacuna.contract.jobs import TERMINAL, Job
-from lacuna.contract.profile_requests import ProfileRequest
+from lacuna.contract.profile_requests import METHOD_VERSION, ProfileRequest
 from service.store import keys
 from service.store.claims import ClaimStore
 from service.store.monitoring import live_workers
@@ -277,3 +277,21 @@ async def test_what_this_version_reads_otherwise_is_given_back_untouched(
     assert "starts" not in [path.name for path in workers.data_dir.iterdir()] or (
         request.job_id not in (workers.data_dir / "starts").read_text()
     )
+
+
+async def test_an_older_worker_leaves_a_newer_request_to_a_newer_worker(
+    workers: Workers, jobs: JobStore, redis_async: redis.asyncio.Redis, make_request: Make
+) -> None:
+    workers.start(TEST_METHOD_VERSION="3")
+    end = time.monotonic() + 20
+    while not await live_workers(redis_async):
+        assert time.monotonic() < end
+        await asyncio.sleep(0.02)
+    job_id = await submit(jobs, make_request("sleep 0"))
+    await asyncio.sleep(1.0)
+    job = await jobs.get(job_id)
+    assert (job.state, job.attempt) == ("queued", 0)
+    assert job.message.startswith(f"waits for a CPU worker of method version {METHOD_VERSION}:")
+    workers.start()
+    assert (await until(jobs, job_id)).state == "done"
+    assert "job starts" not in workers.log(0)

@@ -137,6 +137,11 @@ def test_wrong_use_is_one_line(lacuna: Any, stack: Stack, questions: str, tmp_pa
     assert "--orders" in lacuna.fails(2, "evaluate", questions, *MODEL, "--orders", "best")
     away = str(tmp_path / "no" / "rows.csv")
     assert away in lacuna.fails(2, "evaluate", questions, *MODEL, "--csv", away)
+    others = tmp_path / "others.csv"
+    others.write_text("mine")
+    assert "did not write it" in lacuna.fails(
+        2, "evaluate", questions, *MODEL, "--csv", str(others)
+    )
     refused = lacuna.fails(1, "evaluate", questions, "--model", "demo:nothing", server=stack.url)
     assert refused.startswith("lacuna: model_not_found: --model: ")
 
