@@ -7,6 +7,8 @@ here needs the store: profiles, and the tokenizers that workers published.
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -93,6 +95,8 @@ class _Reader:
 
     async def curve(self, profile_id: str, source: Source | None) -> PlacementCurve | None:
         """A curve of a stored profile; None when there is no such profile."""
+        if (fresh := self.known.fresh(profile_id, source)) is not None:
+            return fresh
         stored = await self.profiles.get(profile_id)
         if stored is None:
             return None
@@ -199,12 +203,28 @@ class Curves:
 
     Args:
         most: bytes of all that are kept; the least recently used go first.
+        seconds: for which a curve is used before the store is asked again whether its profile is
+            still there: another gateway may have deleted it.
     """
 
-    def __init__(self, most: int = 32_000_000) -> None:
-        self._most = most
+    def __init__(self, most: int = 32_000_000, seconds: float = 60.0) -> None:
+        self._most, self._seconds = most, seconds
         self._kept: OrderedDict[tuple[str, Source | None], PlacementCurve] = OrderedDict()
+        self._seen: dict[str, float] = {}
         self._bytes = 0
+
+    def fresh(self, profile_id: str, source: Source | None) -> PlacementCurve | None:
+        """The curve, if its profile was there a short while ago; the store is not asked."""
+        if time.monotonic() - self._seen.get(profile_id, -math.inf) > self._seconds:
+            return None
+        found = self._kept.get((profile_id, source))
+        if found is not None:
+            self._kept.move_to_end((profile_id, source))
+        return found
+
+    def forget(self, profile_id: str) -> None:
+        """The profile was deleted here: ask the store the next time."""
+        self._seen.pop(profile_id, None)
 
     async def of_profile(
         self, profile_id: str, document: bytes, source: Source | None, compute: Compute
@@ -221,6 +241,7 @@ class Curves:
             InvalidRequest: the profile has no such curve, or only bins of it.
         """
         key = (profile_id, source)
+        self._seen[profile_id] = time.monotonic()
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]
@@ -229,6 +250,7 @@ class Curves:
             self._kept[key] = curve
             self._bytes += curve.nbytes
         while self._bytes > self._most:
-            _, gone = self._kept.popitem(last=False)
+            (other, _), gone = self._kept.popitem(last=False)
             self._bytes -= gone.nbytes
+            self._seen.pop(other, None)
         return curve

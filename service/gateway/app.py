@@ -187,10 +187,12 @@ def _services(settings: Settings, metrics: Metrics, cache: RepresentationCache) 
     parsing_pool = Pool("parsing", 1, spare=0)
     # One thread and a spare one: a text is in memory several times while it is counted.
     counting_pool = Pool("counting", 1)
+    curves = Curves()
     return Services(
         settings=settings,
         client=client,
         profiles=use_cases,
+        curves=curves,
         experiments=Experiments(use_cases, placement_pool.run),
         drifts=Drifts(profile_store.get),
         place=partial(
@@ -198,7 +200,7 @@ def _services(settings: Settings, metrics: Metrics, cache: RepresentationCache) 
             profiles=use_cases,
             counter=TokenCounts(TokenizerStore(client, counting_pool.run), counting_pool.run),
             compute=placement_pool.run,
-            known=Curves(),
+            known=curves,
         ),
         # Shared caches may keep profiles only while every caller may read them.
         representations=Representations(

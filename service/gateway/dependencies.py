@@ -27,6 +27,7 @@ from lacuna.contract.profiles import MAX_BINS
 from service import logs
 from service.answers.drift import Drifts
 from service.answers.experiments import Experiments
+from service.answers.placements import Curves
 from service.answers.profiles import Profiles
 from service.gateway.metrics import Metrics
 from service.gateway.model_metrics import NEWEST, model_metrics
@@ -104,6 +105,7 @@ class Services:
     """What the gateway works with; built once per process by `app`.
 
     Attributes:
+        curves: what placements keep of profiles.
         drifts: which models moved, for the metrics.
         place: orders chunks (`answers.placements`).
         rollout_pool: for rollouts, which take up to seconds.
@@ -115,6 +117,7 @@ class Services:
     settings: Settings
     client: redis.asyncio.Redis
     profiles: Profiles
+    curves: Curves
     experiments: Experiments
     drifts: Drifts
     place: Callable[[PlacementRequest], Coroutine[Any, Any, PlacementResponse]]

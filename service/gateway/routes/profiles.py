@@ -228,6 +228,7 @@ async def delete(services: ServicesHere, profile_id: ProfileId) -> Response:
     """Delete a profile. Asking for it again measures it again."""
     await services.profiles.delete(profile_id)
     services.representations.forget(profile_id)
+    services.curves.forget(profile_id)
     return Response(status_code=204)  # the framework's own would name a media type
 
 

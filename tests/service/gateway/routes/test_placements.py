@@ -14,6 +14,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from lacuna.contract.placements import PlacementResponse
 from lacuna.contract.profiles import Profile
+from service.store import keys
 from service.store.profiles import publish_tokenizer
 
 CHUNKS = [
@@ -140,3 +141,18 @@ async def test_decisions_and_gains_are_counted(client: httpx.AsyncClient, stored
         'lacuna_placement_gain_count{decision="reorder"} 2.0',
     ):
         assert line in text
+
+
+async def test_a_curve_is_used_for_a_while_without_asking_the_store(
+    gateway: Any, client: httpx.AsyncClient, stored: str, redis_sync: redis.Redis
+) -> None:
+    """As profiles are: another gateway hears of a deletion within a minute, this one at once."""
+    other = await gateway()
+    body = {"profile_id": stored, "chunks": CHUNKS}
+    for one in (client, other):
+        assert (await one.post("/v1/placements", json=body)).status_code == 200
+    assert (await client.delete(f"/v1/profiles/{stored}")).status_code == 204
+    gone = await client.post("/v1/placements", json=body)
+    assert (gone.status_code, gone.json()["code"]) == (404, "profile_not_found")
+    assert (await other.post("/v1/placements", json=body)).status_code == 200
+    assert redis_sync.exists(keys.profile(stored)) == 0
