@@ -123,7 +123,7 @@ def test_there_is_no_import_cycle() -> None:
 def test_the_library_needs_neither_torch_nor_a_server(module: str) -> None:
     allowed = {"numpy", "scipy", "pydantic", "pydantic_core", "httpx", "lacuna"}
     adapters = {"langchain_core", "llama_index", "haystack", "PIL", "pandas", "matplotlib"}
-    adapters |= {"jinja2", "regex"}
+    adapters |= {"jinja2", "opentelemetry", "regex"}
     outside = {
         name.split(".")[0]
         for name in names(MODULES[module])
