@@ -133,7 +133,7 @@ class Experiments:
         job, _ = await self.read(job_id, owner)
         if job.finished_at is None:
             job = await self.profiles.cancel(job_id, owner)
-        await self.profiles.jobs.forget(job_id, owner)
+        await self.profiles.jobs.drop(job_id, owner)
         return job
 
     async def _checked(self, request: ExperimentRequest) -> QueueName:

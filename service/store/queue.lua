@@ -269,7 +269,7 @@ end
 
 -- Forget an ended job with what it left behind, if it is one that belongs to a caller.
 -- given: id, owner. -> 1 when it was forgotten, else 0
-function operations.forget(given)
+function operations.drop(given)
   local id, by = given.id, 'by:' .. given.owner
   local job = read(id, 'state', 'kind', by)
   if job.kind ~= 'experiment' or not job[by] then return 0 end

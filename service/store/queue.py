@@ -202,9 +202,9 @@ class JobStore:
         reply = await self._run("cancel", id=job_id, owner=owner, **self._retention)
         return _found(job_id, job_record(job_id, json.loads(reply)) if reply else None)
 
-    async def forget(self, job_id: str, owner_key: str | None = None) -> bool:
+    async def drop(self, job_id: str, owner_key: str | None = None) -> bool:
         """Drop an ended experiment of this caller with its result; whether there was one."""
-        return bool(await self._run("forget", id=job_id, owner=owner_key or ANONYMOUS))
+        return bool(await self._run("drop", id=job_id, owner=owner_key or ANONYMOUS))
 
     async def wait(self, job_id: str, timeout: float) -> JobRecord:
         """The job at its end, or as it stands after `timeout` seconds.
