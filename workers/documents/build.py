@@ -120,6 +120,8 @@ def build(
         raise DocumentsUnusable(
             f"`documents`: no text has {length} tokens or more", field="documents"
         )
+    bodies, same = _distinct(bodies)
+    notes += same
     if source != "inline" and spec.count != "auto" and len(bodies) < spec.count:
         notes += (f"{len(bodies)} documents of {length} tokens instead of {spec.count}: "
                   "the text has no more",)  # fmt: skip
@@ -128,6 +130,18 @@ def build(
     notes += _unknown(bodies, loaded)
     leading, trailing = (_names(loaded, some) for some in (rules.prefix, rules.suffix))
     return DocumentSet(ids, rules.leading_bos, source, notes, leading, trailing)
+
+
+def _distinct(bodies: list[list[int]]) -> tuple[list[list[int]], tuple[str, ...]]:
+    """Each document once, and a warning about the others: texts may begin alike, and short pieces
+    of a text repeat. A document that counts twice would make the bands too narrow."""
+    found = [list(body) for body in dict.fromkeys(map(tuple, bodies))]
+    if len(found) == len(bodies):
+        return bodies, ()
+    left = len(bodies) - len(found)
+    return found, (
+        f"{left} of {len(bodies)} documents have the same tokens as another one and were left out",
+    )
 
 
 def _names(loaded: LoadedModel, tokens: tuple[int, ...]) -> tuple[str, ...]:
