@@ -19,6 +19,7 @@ from lacuna.client.breaker import Breaker
 from lacuna.client.clients import AsyncClient
 from lacuna.client.errors import Refused, ServiceAway
 from lacuna.client.offline import OfflinePlacer, curve_of, parse_request, place_along
+from lacuna.client.spans import OrderSpan, order_span
 from lacuna.contract.base import plain
 from lacuna.contract.placements import Chunk, PlacementResponse
 
@@ -101,17 +102,18 @@ class Reorderer:
             scores: one for each text, or None for all of them: see `relevances`.
             options: fields of POST /v1/placements, over those of the constructor.
         """
-        try:
-            if isinstance(self._placer, AsyncClient):
-                raise Refused("an AsyncClient serves async calls only: give a Client")
-            chunks, options = self._request(texts, scores, options)
-            if len(chunks) < 2 and not _has_budget(options):
-                return list(range(len(texts)))
-            self._may_try()
-            placed = self._within(chunks, options)
-        except Exception as error:
-            return self._failed(error, texts, scores, options)
-        return self._placed(placed)
+        with order_span(len(texts)) as span:
+            try:
+                if isinstance(self._placer, AsyncClient):
+                    raise Refused("an AsyncClient serves async calls only: give a Client")
+                chunks, options = self._request(texts, scores, options)
+                if len(chunks) < 2 and not _has_budget(options):
+                    return list(range(len(texts)))
+                self._may_try()
+                placed = self._within(chunks, options)
+            except Exception as error:
+                return self._failed(error, texts, scores, options, span)
+            return self._placed(placed, span)
 
     async def aorder(
         self, texts: Sequence[str], scores: Sequence[float | None], **options: Any
@@ -119,15 +121,16 @@ class Reorderer:
         """`order` without blocking: awaits an `AsyncClient`, runs others in a thread."""
         if not isinstance(self._placer, AsyncClient):
             return await asyncio.to_thread(self.order, texts, scores, **options)
-        try:
-            chunks, options = self._request(texts, scores, options)
-            if len(chunks) < 2 and not _has_budget(options):
-                return list(range(len(texts)))
-            self._may_try()
-            placed = await self._awaited(self._placer, chunks, options)
-        except Exception as error:
-            return await asyncio.to_thread(self._failed, error, texts, scores, options)
-        return self._placed(placed)
+        with order_span(len(texts)) as span:
+            try:
+                chunks, options = self._request(texts, scores, options)
+                if len(chunks) < 2 and not _has_budget(options):
+                    return list(range(len(texts)))
+                self._may_try()
+                placed = await self._awaited(self._placer, chunks, options)
+            except Exception as error:
+                return await asyncio.to_thread(self._failed, error, texts, scores, options, span)
+            return self._placed(placed, span)
 
     def _request(
         self, texts: Sequence[str], scores: Sequence[float | None], options: Mapping[str, Any]
@@ -197,8 +200,9 @@ class Reorderer:
         if not (isinstance(error, Refused) and error.code == "invalid_request"):
             self._breaker.failed()
 
-    def _placed(self, placed: PlacementResponse) -> list[int]:
+    def _placed(self, placed: PlacementResponse, span: OrderSpan) -> list[int]:
         self._breaker.succeeded()
+        span.placed(placed)
         self.counts["placed"] += 1
         return [int(name) for name in placed.order]
 
@@ -208,8 +212,10 @@ class Reorderer:
         texts: Sequence[str],
         scores: Sequence[float | None],
         options: Mapping[str, Any],
+        span: OrderSpan,
     ) -> list[int]:
         """The order after an error, which is counted."""
+        span.failed(_code(error))
         if self.on_error == "raise":
             raise error if not isinstance(error, _BreakerOpenError) else ServiceAway(_reason(error))
         self.counts[_code(error)] += 1
@@ -219,10 +225,12 @@ class Reorderer:
                 placed = self._fallback.place(chunks, **_without_curve(fields))
                 assert isinstance(placed, PlacementResponse)
                 self.counts["fallback"] += 1
+                span.placed(placed, "fallback")
                 return [int(name) for name in placed.order]
             except Exception as second:
                 error = second
         self.counts["kept"] += 1
+        span.kept()
         warnings.warn(
             f"Lacuna keeps the given order: {_reason(error)}", RuntimeWarning, stacklevel=3
         )
