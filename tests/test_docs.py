@@ -193,3 +193,12 @@ def test_functions_that_the_theory_page_names_exist() -> None:
         sources = [folder / f"{module}.py" for folder in folders]
         text = "".join(source.read_text() for source in sources if source.exists())
         assert re.search(rf"^(def|class) {name}\b", text, re.MULTILINE), f"{module}.{name}"
+
+
+def test_every_test_that_security_names_is_there() -> None:
+    text = (ROOT / "SECURITY.md").read_text()
+    named = set(re.findall(r"\btests/[\w/]+(?:\.py)?", text))
+    assert len(named) > 10
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []
+    # A name without its folder would escape the check.
+    assert re.findall(r"(?<![\w/])test_\w+\.py", text) == []
