@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from typing import Any
 
 import httpx
@@ -106,3 +107,4 @@ def test_it_can_be_copied_before_and_after_a_run() -> None:
     ranker = LacunaRanker(timeout=30, options={"model": "gpt2"})
     for one in (copy.deepcopy(ranker), ranker, copy.deepcopy(ranker)):
         assert ids(one.run(documents())["documents"])[0] == "d3"
+    assert ids(pickle.loads(pickle.dumps(ranker)).run(documents())["documents"])[0] == "d3"

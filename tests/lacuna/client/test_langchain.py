@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 from typing import Any
 
 import httpx
@@ -106,6 +107,7 @@ def test_none_and_one(client: Any, unreachable: Any) -> None:
     assert list(reorder.transform_documents(documents(1))) == documents(1)
 
 
-def test_it_can_be_copied(client: Any, reversing: Any) -> None:
-    twin = copy.deepcopy(LacunaReorder(client(reversing), model="gpt2", timeout=30))
-    assert list(twin.transform_documents(documents())) == documents()[::-1]
+def test_it_can_be_copied_and_pickled(client: Any, reversing: Any) -> None:
+    one = LacunaReorder(client(reversing), model="gpt2", timeout=30)
+    for twin in (copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
+        assert list(twin.transform_documents(documents())) == documents()[::-1]

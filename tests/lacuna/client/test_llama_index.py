@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import json
 from typing import Any, cast
 
@@ -88,5 +89,6 @@ def test_it_can_be_saved_loaded_and_copied(client: Any, reversing: Any) -> None:
     assert loaded.url == "http://elsewhere"
     assert loaded.options == {"model": "gpt2", "strategy": "stable"}
     assert loaded.timeout == 2.5
-    twin = copy.deepcopy(LacunaReorder(client(reversing), model="gpt2", timeout=30))
-    assert ids(twin.postprocess_nodes(nodes()))[0] == "n3"
+    own = LacunaReorder(client(reversing), model="gpt2", timeout=30)
+    for twin in (copy.deepcopy(own), pickle.loads(pickle.dumps(own))):
+        assert ids(twin.postprocess_nodes(nodes()))[0] == "n3"
