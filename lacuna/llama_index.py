@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llama_index.core.bridge.pydantic import Field, PrivateAttr
+from llama_index.core.bridge.pydantic import BaseModel, Field, PrivateAttr
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 
@@ -64,6 +64,15 @@ class LacunaReorder(BaseNodePostprocessor):
             fallback=fallback,
             **self.options,
         )
+
+    # LlamaIndex unpickles by calling the constructor with the fields, and so would silently replace
+    # the placer by a client of `url`. These two are pydantic's own.
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = BaseModel.__getstate__(self)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        BaseModel.__setstate__(self, state)
 
     @classmethod
     def class_name(cls) -> str:

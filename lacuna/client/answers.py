@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from lacuna.client.errors import Refused
-from lacuna.contract import comparisons, placements, profiles
+from lacuna.contract import comparisons, experiments, placements, profiles
 from lacuna.contract.base import Wire
 from lacuna.contract.errors import InvalidRequest
 
@@ -259,6 +259,65 @@ class Comparison(_Answer, comparisons.Comparison):
         return (
             f"<p><b>{_spaced(self.verdict)}</b>: {escape(self.summary)}</p>"
             + _table(("tenth of the prompt", "change of mass, b less a", "p"), rows)
+            + _notes(self.warnings)
+        )
+
+
+class ExperimentResult(_Answer, experiments.ExperimentResult):
+    """Orders of chunks, compared on the user's own questions."""
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw each order's gain over the reference as a point with its interval around zero.
+
+        The intervals hold for all orders together, as the verdict takes them.
+
+        Raises:
+            ImportError: matplotlib is missing: `lacuna-client[figures]`.
+        """
+        ax = _axes(ax)
+        compared = [one for one in self.orders if one.name != self.reference]
+        for at, one in enumerate(compared):
+            certain = one.joint_low > 0 or one.joint_high < 0
+            colour = _BLUE if certain else _GREY
+            ax.plot([one.joint_low, one.joint_high], [at, at], color=colour, linewidth=2)
+            ax.plot([one.difference.value], [at], "o", color=colour)
+        ax.set_yticks(range(len(compared)), [_spaced(one.name) for one in compared])
+        ax.invert_yaxis()
+        ax.axvline(0.0, color=_GREY, linestyle=":", linewidth=1)
+        ax.set_xlabel(f"score less that of {_spaced(self.reference)} (95%, all orders together)")
+        ax.set_title(f"{self.model}, {self.questions} questions: {_spaced(self.verdict.decision)}")
+        return ax
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row for each order, the reference first: name, mean, low, high, difference with its
+        interval (`difference_low`, `joint_low`, ..), p, flips, changed.
+
+        Raises:
+            ImportError: pandas is missing: `lacuna-client[figures]`.
+        """
+        rows = []
+        for one in self.orders:
+            row = one.model_dump()
+            gain = row.pop("difference")
+            row |= {
+                "difference": gain["value"], "difference_low": gain["low"],
+                "difference_high": gain["high"],
+            }  # fmt: skip
+            rows.append(row)
+        frame = _frame(rows)
+        frame.attrs |= {"experiment": self.id, "decision": self.verdict.decision}
+        return frame
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (_spaced(one.name), f"{one.mean:.3g}",
+             "reference" if one.name == self.reference
+             else _change(one.difference.value, one.joint_low, one.joint_high), f"{one.p:.3g}")
+            for one in self.orders
+        ]  # fmt: skip
+        return (
+            f"<p><b>{_spaced(self.verdict.decision)}</b>: {escape(self.verdict.words)}</p>"
+            + _table(("order", "mean score", "difference", "p"), rows)
             + _notes(self.warnings)
         )
 

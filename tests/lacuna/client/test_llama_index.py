@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import pickle
 import json
+import pickle
 from typing import Any, cast
 
 import httpx
