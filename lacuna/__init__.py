@@ -12,8 +12,8 @@
 
 `AsyncClient` has the same methods as coroutines; `OfflinePlacer` places without a service;
 `lacuna.langchain`, `lacuna.llama_index` and `lacuna.haystack` are drop-in reorderers. Answers are
-the models of `lacuna.contract`; profiles, placements and comparisons show themselves in notebooks,
-and have `plot()` and `to_pandas()`.
+the models of `lacuna.contract`; profiles, placements, comparisons and experiments show
+themselves in notebooks, and have `plot()` and `to_pandas()`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lacuna.client.answers import Comparison, PlacementResponse, Profile
+    from lacuna.client.answers import Comparison, ExperimentResult, PlacementResponse, Profile
     from lacuna.client.cached import CachedPlacer
     from lacuna.client.clients import AsyncClient, Client
     from lacuna.client.errors import (
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from lacuna.client.reorder import Reorderer
     from lacuna.contract.calibrations import Calibration
     from lacuna.contract.experiment_requests import ExperimentEstimate
-    from lacuna.contract.experiments import ExperimentResult
     from lacuna.contract.jobs import Job
     from lacuna.contract.placements import Chunk
     from lacuna.contract.profiles import DeadZone, ProfileSummary
@@ -77,7 +76,7 @@ _MODULES = {
     "Comparison": "client.answers",
     "DeadZone": "contract.profiles",
     "ExperimentEstimate": "contract.experiment_requests",
-    "ExperimentResult": "contract.experiments",
+    "ExperimentResult": "client.answers",
     "Job": "contract.jobs",
     "JobFailed": "client.errors",
     "LacunaError": "client.errors",

@@ -16,14 +16,13 @@ from urllib.request import getproxies
 import httpx
 
 from lacuna.client import flows
-from lacuna.client.answers import Comparison, PlacementResponse, Profile
+from lacuna.client.answers import Comparison, ExperimentResult, PlacementResponse, Profile
 from lacuna.client.chunks import placement_request
 from lacuna.client.errors import Refused
 from lacuna.client.flows import Flow, Retries, Send
 from lacuna.contract.base import Wire, plain
 from lacuna.contract.calibrations import Calibration
 from lacuna.contract.experiment_requests import ExperimentEstimate, ExperimentQuestion
-from lacuna.contract.experiments import ExperimentResult
 from lacuna.contract.jobs import Job
 from lacuna.contract.models import ModelCatalogue
 from lacuna.contract.placements import Chunk

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import httpx
 from pydantic import ValidationError
 
-from lacuna.client.answers import Comparison, PlacementResponse, Profile
+from lacuna.client.answers import Comparison, ExperimentResult, PlacementResponse, Profile
 from lacuna.client.errors import (
     JobFailed,
     Refused,
@@ -30,7 +30,6 @@ from lacuna.client.errors import (
 from lacuna.contract.base import Wire
 from lacuna.contract.calibrations import Calibration
 from lacuna.contract.experiment_requests import ExperimentEstimate
-from lacuna.contract.experiments import ExperimentResult
 from lacuna.contract.jobs import Job
 from lacuna.contract.models import ModelCatalogue
 from lacuna.contract.profiles import ProfilePage, ProfileSummary

@@ -170,7 +170,7 @@ def profile_address(profile_id: str) -> str:
 
 def experiment_address(job_id: str) -> str:
     """Where the result of an experiment is read."""
-    return f"/v1/experiments/{job_id}"
+    return f"{address_prefix.get()}/v1/experiments/{job_id}"
 
 
 def job_answer(record: JobRecord) -> Job:

@@ -15,11 +15,12 @@ import httpx
 import pytest
 
 import lacuna
-from lacuna import Comparison, OfflinePlacer, PlacementResponse, Profile, Refused
+from lacuna import Comparison, ExperimentResult, OfflinePlacer, PlacementResponse, Profile, Refused
 from lacuna.comparisons import compare
 from lacuna.contract import comparisons, placements, profiles
 from lacuna.views import columns_of
 
+EXAMPLES = Path(__file__).parents[3] / "openapi" / "examples"
 CHUNKS = [
     {"id": "<b>&", "tokens": 20, "relevance": 0.9},
     {"id": "b", "tokens": 30, "relevance": 0.5},
@@ -43,6 +44,14 @@ def placed(measured: Profile) -> PlacementResponse:
 def compared(profile: profiles.Profile, make_profile: Any) -> Comparison:
     """Two profiles, b less a."""
     return Comparison.of(compare(profile, make_profile(tokens=64), source="measured", bins=10))
+
+
+@pytest.fixture
+def experiment() -> ExperimentResult:
+    """An experiment as the API's documentation shows it."""
+    return ExperimentResult.of_answer(
+        (EXAMPLES / "get_v1_experiments_experiment_id.response-200.json").read_bytes()
+    )
 
 
 @pytest.fixture
@@ -110,6 +119,41 @@ def test_notebooks_show_words_numbers_and_pictures_as_html(
     assert compared.summary in html.unescape(compared._repr_html_())
     many = [{"id": f"c{i}", "tokens": 1, "relevance": 1.0} for i in range(80)]
     assert "and 30 more" in OfflinePlacer(measured).place(many)._repr_html_()
+
+
+def test_an_experiment_shows_its_verdict_and_its_orders(
+    client: Any, experiment: ExperimentResult
+) -> None:
+    document = experiment.model_dump_json()
+    found = client(lambda _: httpx.Response(200, content=document)).get_experiment("a" * 32)
+    assert type(found) is ExperimentResult
+    assert found == experiment
+    said = html.unescape(found._repr_html_())
+    ET.fromstring(f"<div>{found._repr_html_()}</div>")
+    assert found.verdict.words in said
+    for one in found.orders:
+        assert one.name.replace("_", " ") in said
+
+
+def test_an_experiment_is_drawn_as_points_with_intervals(
+    pyplot: Any, experiment: ExperimentResult
+) -> None:
+    ax = experiment.plot()
+    compared = [one for one in experiment.orders if one.name != experiment.reference]
+    points = [line for line in ax.get_lines() if line.get_marker() == "o"]
+    assert [line.get_xdata()[0] for line in points] == [one.difference.value for one in compared]
+    bars = [list(line.get_xdata()) for line in ax.get_lines() if line.get_linewidth() == 2]
+    assert [[one.joint_low, one.joint_high] for one in compared] == bars
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    assert labels == [one.name.replace("_", " ") for one in compared]
+
+
+def test_an_experiment_is_a_data_frame(experiment: ExperimentResult) -> None:
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    frame = experiment.to_pandas()
+    assert list(frame["name"]) == [one.name for one in experiment.orders]
+    assert list(frame["difference"]) == [one.difference.value for one in experiment.orders]
+    assert frame.attrs["decision"] == experiment.verdict.decision
 
 
 def test_figures_have_the_curves_and_axes_that_are_chosen(
