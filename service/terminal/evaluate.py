@@ -116,9 +116,10 @@ def evaluate_orders(
         ],
     )
     validated(ExperimentRequest, built, lines)
-    for flag, path, is_ours in (("--csv", csv, _is_table), ("--output", output, _is_result)):
-        if path is not None:
-            _refuse_to_overwrite(flag, path, is_ours)
+    if csv is not None:
+        _refuse_to_overwrite("--csv", csv, _is_table)
+    if output is not None:
+        _refuse_to_overwrite("--output", output, _is_result)
     if server is None and not wait:
         fail("--no-wait needs --server: a service started here ends with the command", Status.USAGE)
     if dry_run:
@@ -128,6 +129,7 @@ def evaluate_orders(
     if found is None:
         return
     if output is not None:
+        _refuse_to_overwrite("--output", output, _is_result)  # minutes may have passed
         _write(output, (found.model_dump_json(indent=1) + "\n").encode())
     if as_json:
         print_json(found)
@@ -218,6 +220,7 @@ def _compared(
             done = waited(client, found, built.body["model"], server)
             found = client.get_experiment(done.id)
         if csv is not None:
+            _refuse_to_overwrite("--csv", csv, _is_table)
             _write(csv, client.experiment_rows(found.id))
     return found
 

@@ -45,6 +45,8 @@ def test_what_is_no_whole_number_stays_refused(value: Any) -> None:
 def test_requests_carry_plain_numbers(seen: Any) -> None:
     client, bodies = seen
     chunks = [{"id": "a", "tokens": np.int32(7), "relevance": np.float32(0.5)}]
+    scored = [{"id": "a", "text": "x", "score": np.float32(0.5)}]
+    question = {"question": "?", "answers": ["x"], "chunks": scored}
     calls = [
         lambda: client.place(chunks, density=np.array([1, 2.5]), max_tokens=np.int64(9)),
         lambda: client.profile("m", sequence_length=np.int64(64), documents={"count": np.int8(4)}),
@@ -53,11 +55,12 @@ def test_requests_carry_plain_numbers(seen: Any) -> None:
             np.arange(3.0), np.array([True, False, True]), np.array(["a"] * 3)
         ),
         lambda: client.compare("a" * 32, "b" * 32, bins=np.int64(10)),
+        lambda: client.experiment("m", [question], seed=np.int64(3), density=np.ones(2)),
     ]
     for call in calls:
         with pytest.raises(LacunaError, match="seen"):
             call()
-    place, profile, rollout, calibrate, compare = bodies
+    place, profile, rollout, calibrate, compare, experiment = bodies
     assert place == {
         "density": [1.0, 2.5], "max_tokens": 9,
         "chunks": [{"id": "a", "tokens": 7, "relevance": 0.5}],
@@ -67,6 +70,8 @@ def test_requests_carry_plain_numbers(seen: Any) -> None:
     assert calibrate["labels"] == [True, False, True]
     assert calibrate["questions"] == ["a", "a", "a"]
     assert compare["bins"] == "10"
+    assert experiment["questions"][0]["chunks"][0]["score"] == 0.5
+    assert (experiment["seed"], experiment["density"]) == (3, [1.0, 1.0])
 
 
 def test_offline_placement_takes_them_too(profile: Any) -> None:
