@@ -1,48 +1,73 @@
 """How one stored profile differs from another.
 
 Measured curves are tested tenth by tenth (`lacuna.evidence.pairs`): in pairs where both profiles
-read the same documents, as two groups of documents otherwise. Other curves are described only: a
+read the same documents, as two groups of documents otherwise. Recall is tested depth by depth in
+the same way, over groups of facts. Other curves are described only: a
 profile keeps no single documents of them.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lacuna import views
 from lacuna.contract.base import rounded, rounded_list
 from lacuna.contract.comparisons import (
+    ComparedCurve,
     ComparedProfile,
     Comparison,
     MassChange,
+    RecallChange,
     ZoneChange,
 )
 from lacuna.contract.profiles import DocumentSummaries, Interval, Profile, Source
+from lacuna.contract.recall import RecallCurve, main_recall, recall_curves
 from lacuna.evidence import pairs
 from lacuna.evidence.summaries import TENTHS, Summaries, shared
+from lacuna.recall_changes import figure, points, recall_changes, recall_in_words
 from lacuna.theory import agreement, shape
 from lacuna.theory.curve import Curve
+
+F64 = NDArray[np.float64]
 
 NAMED = 2
 """Tenths that a summary names; it counts the others."""
 
 
-def compare(a: Profile, b: Profile, *, source: Source = "measured", bins: int = 100) -> Comparison:
+def compare(
+    a: Profile, b: Profile, *, source: ComparedCurve | None = None, bins: int = 100
+) -> Comparison:
     """How b differs from a.
 
     Curves of one length are compared token by token, others on `bins` equal intervals of the
     prompt, mass for mass.
 
+    Args:
+        source: None: the measured influence, or recall where one of them has no influence.
+        bins: intervals of the prompt.
+
     Raises:
         InvalidRequest: one of the profiles lacks the curve `source`.
     """
+    changes = recall_changes(a, b)
+    if source is None:
+        source = "recall" if a.measured is None or b.measured is None else "measured"
+    if source == "recall":
+        return _of_recall(a, b, changes, bins)
+    return _of_influence(a, b, source, bins, changes)
+
+
+def _of_influence(
+    a: Profile, b: Profile, source: Source, bins: int, changes: list[RecallChange]
+) -> Comparison:
     first, second = (Curve(np.asarray(views.curve(p, source))) for p in (a, b))
     binned_a, binned_b = first.bins(bins), second.bins(bins)
     same = len(first) == len(second)
     p, q = (first.influence, second.influence) if same else (binned_a, binned_b)
     rank = agreement.spearman(p, q)
     left, right = (_side(p, source) for p in (a, b))
-    documents = [kept(side.measured.summaries) for side in (a, b)]
+    documents = [kept(side.influence.summaries) for side in (a, b)]
     common = len(shared(*documents)[0])
     found = pairs.compare(*documents) if source == "measured" else None
     masses = _masses(found, second.bins(TENTHS) - first.bins(TENTHS))
@@ -54,6 +79,7 @@ def compare(a: Profile, b: Profile, *, source: Source = "measured", bins: int = 
         summary=in_words(found, left, right, source),
         verdict=None if found is None else found.verdict,
         paired=found is not None and found.paired,
+        recall=changes,
         shared_documents=common,
         alpha=None if found is None else found.alpha,
         margin=None if found is None else found.margin,
@@ -69,6 +95,50 @@ def compare(a: Profile, b: Profile, *, source: Source = "measured", bins: int = 
         difference=rounded_list((binned_b - binned_a).tolist()),
         warnings=_warnings(left, right, common, found),
     )
+
+
+def _of_recall(a: Profile, b: Profile, changes: list[RecallChange], bins: int) -> Comparison:
+    """By recall; the curves are described as densities over the prompt, the test is by depth."""
+    curves = (recall_curves(a.recall), recall_curves(b.recall))
+    first, second = (Curve(_recall_density(side, bins)) for side in curves)
+    rank = agreement.spearman(first.influence, second.influence)
+    left, right = _recall_side(a, first.influence), _recall_side(b, second.influence)
+    main = changes[0] if changes else None
+    masses = _masses(None, second.bins(TENTHS) - first.bins(TENTHS))
+    return Comparison(
+        a=left,
+        b=right,
+        source="recall",
+        bins=bins,
+        summary=recall_in_words(main),
+        verdict=None if main is None else main.verdict,
+        paired=main is not None and main.paired,
+        recall=changes,
+        shared_documents=0,
+        alpha=None if main is None else main.alpha,
+        margin=None if main is None else main.margin,
+        detectable=None if main is None else main.detectable,
+        masses=masses,
+        primacy_change=masses[0].value,
+        primacy_change_band=None,
+        recency_change=masses[-1].value,
+        recency_change_band=None,
+        wasserstein=rounded(agreement.wasserstein(first.influence, second.influence)),
+        spearman=None if rank is None else rounded(rank),
+        dead_zone_change=None,
+        difference=rounded_list((second.influence - first.influence).tolist()),
+        warnings=_warnings(left, right, 0, None),
+    )
+
+
+def _recall_density(found: dict[str, RecallCurve], bins: int) -> F64:
+    """Recall as shares of its sum over equal intervals, F64[bins]: linear between depths."""
+    curve = main_recall(found)
+    assert curve is not None
+    at = (np.arange(bins) + 0.5) / bins
+    values = np.interp(at, curve.depth, curve.probability)
+    total = float(values.sum())
+    return values / total if total > 0 else np.full(bins, 1 / bins)
 
 
 def kept(found: DocumentSummaries) -> Summaries:
@@ -102,7 +172,7 @@ def in_words(
         return f"{_moved(found)}, {where}"
     if found.verdict == "no_difference" and found.detectable == 0:
         return f"no difference, {where}: every tenth of the prompt has the same influence"
-    seen = _points(found.detectable)
+    seen = points(found.detectable)
     if found.verdict == "no_difference":
         return (
             f"no difference, {where}: a change of {seen} in any tenth of the prompt would be "
@@ -131,19 +201,8 @@ def _change(tenth: int, one: pairs.Difference) -> str:
     name = names.get(tenth, f"influence on {step * tenth}-{step * (tenth + 1)}% of the prompt")
     way, sign = ("higher", 1.0) if one.value > 0 else ("lower", -1.0)
     low, high = sorted((sign * one.low, sign * one.high))
-    least, most = _figure(low), _figure(high)
-    return f"{name} is {_points(sign * one.value)} {way} ({least} to {most})"
-
-
-def _points(mass: float) -> str:
-    said = _figure(mass)
-    return f"{said} {'point' if said == '1' else 'points'}"
-
-
-def _figure(mass: float) -> str:
-    """A mass in points: one decimal, two digits below one point."""
-    points = 100 * mass
-    return f"{points:.1f}".removesuffix(".0") if abs(points) >= 0.95 else f"{points:.2g}"
+    least, most = figure(low), figure(high)
+    return f"{name} is {points(sign * one.value)} {way} ({least} to {most})"
 
 
 def _masses(found: pairs.Comparison | None, plain: np.ndarray) -> list[MassChange]:
@@ -172,10 +231,29 @@ def _band(change: MassChange) -> Interval | None:
     return Interval(low=change.low, high=change.high)
 
 
+def _recall_side(profile: Profile, density: F64) -> ComparedProfile:
+    """A side of a comparison of recall: shape and masses are those of the recall curve."""
+    curve = main_recall(profile.recall)
+    assert curve is not None
+    form = shape.shape(density)
+    side = _described(profile, form, curve.groups)
+    return side.model_copy(update={"shape_decided": curve.verdict == "varies"})
+
+
 def _side(profile: Profile, source: Source) -> ComparedProfile:
     influence = views.curve(profile, source)
-    form = shape.shape(influence)
+    side = _described(profile, shape.shape(influence), profile.influence.documents)
     measured = source == "measured"
+    return side.model_copy(
+        update={
+            "shape_decided": bool(profile.shape and profile.shape.decided) if measured else True,
+            "dead_zone": profile.dead_zone if measured else views.zone_of(influence),
+            "dead_zone_verdict": profile.dead_zone_verdict if measured else None,
+        }
+    )
+
+
+def _described(profile: Profile, form: shape.Shape, documents: int) -> ComparedProfile:
     return ComparedProfile(
         id=profile.id,
         model=profile.model.id,
@@ -183,7 +261,7 @@ def _side(profile: Profile, source: Source) -> ComparedProfile:
         weights=profile.request.weights,
         sequence_length=profile.request.sequence_length,
         objective=profile.request.objective,
-        documents=profile.measured.documents,
+        documents=documents,
         documents_source=profile.request.documents_source,
         documents_digest=profile.request.documents_digest,
         positional_encoding=profile.request.positional_encoding,
@@ -191,11 +269,11 @@ def _side(profile: Profile, source: Source) -> ComparedProfile:
         dtype=profile.request.dtype,
         method_version=profile.method_version,
         shape=form.name,
-        shape_decided=profile.shape.decided if measured else True,
+        shape_decided=True,
         primacy_mass=rounded(form.primacy_mass),
         recency_mass=rounded(form.recency_mass),
-        dead_zone=profile.dead_zone if measured else views.zone_of(influence),
-        dead_zone_verdict=profile.dead_zone_verdict if measured else None,
+        dead_zone=None,
+        dead_zone_verdict=None,
     )
 
 

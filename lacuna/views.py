@@ -117,12 +117,14 @@ def binned(profile: Profile, bins: int) -> Profile:
 
     The band of a bin is the sum of its positions' bands, which is at least as wide as the band of
     the sum; the same holds for the standard error. Dead zones and other positions stay in tokens,
-    and summaries of documents as they are.
+    and summaries of documents as they are. A profile of recall alone has nothing to bin.
 
     Raises:
         InvalidRequest: more bins than positions.
     """
     measured = profile.measured
+    if measured is None:
+        return profile
     if bins > len(measured.influence):
         raise InvalidRequest(
             f"`bins` must not exceed the profile's {len(measured.influence)} positions",
@@ -167,7 +169,7 @@ def curve(profile: Profile, source: Source) -> list[float]:
     Raises:
         InvalidRequest: the profile has no such curve.
     """
-    measured = profile.measured
+    measured = profile.influence
     curves = {
         "measured": measured.influence,
         "mean_of_norms": measured.mean_of_norms,
@@ -186,7 +188,7 @@ def dead_zone(profile: Profile, threshold: float, source: Source) -> DeadZoneVie
     if source == "measured" and threshold == shape.THRESHOLD:
         zone, verdict = profile.dead_zone, profile.dead_zone_verdict
     elif source == "measured":
-        zone, verdict = banded_zone(zone_of(values, threshold), _ends(profile.measured, threshold))
+        zone, verdict = banded_zone(zone_of(values, threshold), _ends(profile.influence, threshold))
     else:
         return DeadZoneView(
             profile=profile.id,
@@ -226,10 +228,14 @@ def _ends(measured: Measured, threshold: float) -> zones.ZoneEnds:
 
 
 def rows(profile: Profile, bins: int | None) -> list[dict[str, float]]:
-    """One flat row per position, or per bin: `position` and each curve under its name."""
+    """One flat row per position, or per bin: `position` and each curve under its name.
+
+    Raises:
+        InvalidRequest: no influence was measured.
+    """
     view = profile if bins is None else binned(profile, bins)
     columns = columns_of(view)
-    count = len(view.measured.influence)
+    count = len(view.influence.influence)
     step = profile.request.sequence_length / count
     middle = 0.5 * (step - 1)  # a bin of tokens i..i+k-1 is labelled by their mean
     positions = [float(f"{i * step + middle:.9g}") for i in range(count)]
@@ -242,7 +248,7 @@ def rows(profile: Profile, bins: int | None) -> list[dict[str, float]]:
 
 def columns_of(profile: Profile) -> dict[str, list[float]]:
     """The curves of a profile by column name, the measured ones first."""
-    measured = profile.measured
+    measured = profile.influence
     columns = {
         "measured": measured.influence,
         "smoothed": measured.smoothed,

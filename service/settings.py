@@ -17,6 +17,8 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from service.endpoints.table import Endpoints, SettingsInvalid
+
 _LONGEST = 1e9
 """Seconds: thirty years. The store counts microseconds, and a longer time overflows there."""
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
@@ -77,6 +79,10 @@ class Settings(BaseSettings):
     corpus_dir: Path | None = None
     """`documents: {source: corpus}` resolves below this folder."""
 
+    endpoints: str = ""
+    """Models behind an API that may be measured as `endpoint:NAME`: a JSON table, or the path of a
+    TOML file. It names where keys are and holds none."""
+
     # Gateway
     host: str = "127.0.0.1"
     """Address that the gateway listens on; beyond loopback keys are required."""
@@ -134,8 +140,12 @@ class Settings(BaseSettings):
     """What to do when Redis evicts keys under memory pressure."""
 
     # Worker
-    queue: Literal["auto", "cpu", "gpu"] = "auto"
-    """Queue that a worker serves; auto is the one of its device."""
+    queue: Literal["auto", "cpu", "gpu", "endpoints"] = "auto"
+    """Queue that a worker serves; auto is the one of its device, `endpoints` measures models behind
+    an API and needs no torch."""
+    answers_ttl: float = Field(default=7 * 86_400.0, ge=60)
+    """Seconds for which answers of endpoints are kept: a measurement that is started again pays for
+    none of them twice."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where a worker computes; auto is CUDA where there is a GPU."""
     torch_threads: int = Field(default=1, ge=1, le=256)
@@ -175,6 +185,15 @@ class Settings(BaseSettings):
                 f"{path}: no home folder is known; give a path that begins with /"
             ) from None
 
+    @field_validator("endpoints")
+    @classmethod
+    def _a_table(cls, value: str) -> str:
+        try:
+            Endpoints.from_setting(value)
+        except SettingsInvalid as error:  # its message holds no value of the table
+            raise ValueError(str(error)) from None
+        return value if value.lstrip().startswith("{") or not value.strip() else _absolute(value)
+
     @field_validator("redis_url")
     @classmethod
     def _an_address(cls, url: SecretStr | None) -> SecretStr | None:
@@ -213,6 +232,11 @@ class Settings(BaseSettings):
         return _parse_keys(self.api_keys)
 
     @property
+    def endpoint_table(self) -> Endpoints:
+        """The endpoints by name; a file is read anew."""
+        return Endpoints.from_setting(self.endpoints)
+
+    @property
     def embedded(self) -> bool:
         """Whether the embedded server is used."""
         return self.redis_url is None
@@ -240,7 +264,7 @@ class Settings(BaseSettings):
             found += parse_qs(parts.query).get("password", [])
             if parts.password:
                 found += [parts.password, unquote(parts.password)]
-        return tuple(found)
+        return (*found, *self.endpoint_table.secrets)
 
     def environment(self) -> dict[str, str]:
         """These settings as environment variables, to configure a child process the same way."""
@@ -279,6 +303,10 @@ def _parse_key(at: int, entry: str) -> ApiKey:
     else:
         return ApiKey(name, found, digest.lower())
     raise ValueError(f"API key {at} is not name:role:hash: {wrong}")
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
 
 
 def _is_store(url: str) -> bool:

@@ -17,6 +17,7 @@ import pytest
 import redis
 import redis.asyncio
 
+from lacuna.contract.endpoints import ServedModel, Spending
 from lacuna.contract.models import ModelDescription
 from lacuna.contract.profile_requests import ProfileRequest
 from lacuna.contract.profiles import (
@@ -26,7 +27,13 @@ from lacuna.contract.profiles import (
     RequestEcho,
     Timings,
 )
-from lacuna.contract.recall import Agreement, RecallControls, RecallCurve, RecallSampling
+from lacuna.contract.recall import (
+    Agreement,
+    RecallControls,
+    RecallCurve,
+    RecallEcho,
+    RecallSampling,
+)
 from service.local import store
 from service.store.connection import connect, connect_async
 from workers.influence.curves import (
@@ -251,6 +258,63 @@ def profile_of_norms() -> Callable[..., Profile]:
 def profile(make_profile: MakeProfile) -> Profile:
     """One profile of 64 tokens."""
     return make_profile()
+
+
+MakeServed = Callable[..., Profile]
+
+
+@pytest.fixture
+def make_served(make_profile: MakeProfile, recall_curve: RecallCurve) -> MakeServed:
+    """Makes profiles of a model behind an endpoint: recall alone, at five depths."""
+
+    def made(
+        identifier: str = "e" * 32, *, by_group: list[list[float]] | None = None, seed: int = 0
+    ) -> Profile:
+        plain = make_profile(identifier=identifier, model="endpoint:prod")
+        groups = by_group or recall_curve.by_group
+        curve = recall_curve.model_copy(
+            update={
+                "by_group": groups, "groups": len(groups), "reader": "endpoint",
+                "probability": np.mean(groups, axis=0).tolist(),
+                "spearman_with_influence": None, "influence_density": None,
+            }
+        )  # fmt: skip
+        echo = RecallEcho(
+            probes=["facts"], groups_asked="auto", depths=5, form="auto", question="last",
+            passages_digest=None,
+        )  # fmt: skip
+        served = ServedModel(
+            name="prod", model="m", served_model="m-1", fingerprint="fp", canary="c" * 32,
+            ways={"facts": "chat.top"}, why_not_higher={"chat.grammar": "it is ignored"},
+            counts_by="tokenizer", censored={"facts": 0.01}, groups_lost={"facts": 0},
+        )  # fmt: skip
+        unknown = dict.fromkeys(
+            ("layers", "attention_layers", "heads", "width", "vocabulary", "parameters",
+             "positional_encoding")
+        )  # fmt: skip
+        spent = Spending(
+            calls=700, replayed=5, retries=1, prompt_tokens=900_000, cached_tokens=0,
+            generated_tokens=700, cost=1.25,
+        )  # fmt: skip
+        asked = {"weights": "pretrained", "objective": "recall", "documents_source": "builtin",
+                 "documents_asked": 0, "recall": echo, "seed": seed}  # fmt: skip
+        return plain.model_copy(
+            update={
+                "model": plain.model.model_copy(update={**unknown, "support": "recall_only"}),
+                "request": plain.request.model_copy(update=asked),
+                "measured": None, "mixing": None, "predictions": {}, "dead_zone": None,
+                "dead_zone_verdict": None, "shape": None, "recall": {"facts": curve},
+                "endpoint": served, "spending": spent,
+            }
+        )  # fmt: skip
+
+    return made
+
+
+@pytest.fixture
+def served(make_served: MakeServed) -> Profile:
+    """One profile of a model behind an endpoint."""
+    return make_served()
 
 
 @pytest.fixture

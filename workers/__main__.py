@@ -1,22 +1,27 @@
 """`python -m workers`: one worker. Its settings are the environment's `LACUNA_` variables.
 
+`python -m workers --queue endpoints` measures models behind an API, and loads no torch.
+
 Exit status: 0 after a signal, otherwise one of those in `workers.faults`.
 """
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import redis
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
+from lacuna.contract.errors import EndpointRefused
 from service import logs, parent
+from service.endpoints.table import Endpoint, Endpoints
 from service.settings import Settings, first_fault
 from service.store.claims import ClaimStore
 from service.store.connection import connect, is_forbidden, is_outage, refusal
@@ -40,7 +45,7 @@ def main(make_handler: Callable[[Settings], Handler] | None = None) -> int:
         make_handler: builds what runs the jobs; None builds the one that measures profiles.
     """
     try:
-        settings = Settings()
+        settings = _settings(sys.argv[1:] if make_handler is None else ())
     except ValidationError as error:
         print(f"the worker cannot start: {first_fault(error)}", file=sys.stderr)
         return EXIT_CONFIG
@@ -49,7 +54,10 @@ def main(make_handler: Callable[[Settings], Handler] | None = None) -> int:
     )
     parent.end_with_it(settings.exit_reason_fd, settings.grace_seconds + 30.0)
     try:
-        return run(settings, (make_handler or _profile_handler)(settings))
+        made = make_handler or (
+            _endpoint_handler if settings.queue == "endpoints" else _profile_handler
+        )
+        return run(settings, made(settings))
     except Misconfigured as error:
         log.critical(str(error))
         return EXIT_CONFIG
@@ -57,6 +65,15 @@ def main(make_handler: Callable[[Settings], Handler] | None = None) -> int:
         # Through the log, which masks secrets. The supervisor starts a fresh process.
         log.critical("the worker ends because of an internal error", exc_info=True)
         return 1
+
+
+def _settings(arguments: Sequence[str]) -> Settings:
+    parser = argparse.ArgumentParser(prog="python -m workers", description="Run one worker.")
+    parser.add_argument(
+        "--queue", choices=("auto", "cpu", "gpu", "endpoints"), help="else LACUNA_QUEUE"
+    )
+    asked = parser.parse_args(arguments).queue
+    return Settings() if asked is None else Settings(queue=asked)
 
 
 def run(settings: Settings, handler: Handler) -> int:
@@ -111,14 +128,7 @@ def _unfit(client: redis.Redis, settings: Settings) -> str | None:
     return wrong
 
 
-def _profile_handler(settings: Settings) -> Handler:
-    # cuBLAS is deterministic only with workspaces of a fixed size, and reads this variable once.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # This imports torch, which takes seconds, so the settings are checked first.
-    from workers.job import ProfileHandler
-
-    client = connect(settings.store_url)
-
+def _finder(client: redis.Redis) -> Callable[[str], StoredProfile | None]:
     def find_profile(profile_id: str) -> StoredProfile | None:
         # A stored profile only saves work: while the store is away, the job measures.
         try:
@@ -128,6 +138,50 @@ def _profile_handler(settings: Settings) -> Handler:
                 raise
             return None
 
+    return find_profile
+
+
+def _endpoint_handler(settings: Settings) -> Handler:
+    from workers.endpoints.handler import EndpointHandler
+
+    table = settings.endpoint_table
+    if not len(table):
+        raise Misconfigured("LACUNA_ENDPOINTS names no endpoint for this worker to measure")
+    logs.configure(
+        settings.log_level,
+        settings.log_format,
+        (*settings.secrets, *_keys(table)),
+        settings.exit_reason_fd,
+    )
+    client = connect(settings.store_url)
+
+    def key_of(endpoint: Endpoint) -> SecretStr | None:
+        return endpoint.key(os.environ.get)
+
+    handler: Handler = EndpointHandler(table, key_of, client, _finder(client), settings.answers_ttl)
+    return handler
+
+
+def _keys(table: Endpoints) -> Iterator[str]:
+    """The keys that are set; a job whose key is missing says so."""
+    for endpoint in table:
+        try:
+            key = endpoint.key(os.environ.get)
+        except EndpointRefused as error:
+            log.warning(error.detail)
+            continue
+        if key is not None:
+            yield key.get_secret_value()
+
+
+def _profile_handler(settings: Settings) -> Handler:
+    # cuBLAS is deterministic only with workspaces of a fixed size, and reads this variable once.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # This imports torch, which takes seconds, so the settings are checked first.
+    from workers.job import ProfileHandler
+
+    client = connect(settings.store_url)
+
     def publish(document: str) -> None:
         # Only placements of texts need the tokenizer: a failure must not cost the profile.
         try:
@@ -135,7 +189,7 @@ def _profile_handler(settings: Settings) -> Handler:
         except (redis.RedisError, OSError) as error:
             log.warning("the tokenizer was not published", extra={"why": str(error)[:200]})
 
-    handler: Handler = ProfileHandler(settings, find_profile, publish)
+    handler: Handler = ProfileHandler(settings, _finder(client), publish)
     return handler
 
 

@@ -77,6 +77,11 @@ class Profile(_Answer, profiles.Profile):
         draw = {
             "svg": pictures.profile_svg, "pdf": pictures.profile_pdf, "png": pictures.profile_png,
         }  # fmt: skip
+        if self.measured is None and not view:  # of an endpoint
+            recalled = {
+                "svg": pictures.recall_svg, "pdf": pictures.recall_pdf, "png": pictures.recall_png,
+            }  # fmt: skip
+            return recalled[form](self)
         try:
             return draw[form](self, **view)
         except InvalidRequest as error:
@@ -113,7 +118,7 @@ class Profile(_Answer, profiles.Profile):
             raise Refused.of_error(error) from error
         share = view.get("x") == "share"
         length = 1.0 if share else float(self.request.sequence_length)
-        measured = self.measured
+        measured = self.influence
         if "measured" in curves and measured.low is not None and measured.high is not None:
             (low, at), (high, _) = _density(measured.low, length), _density(measured.high, length)
             ax.fill_between(at, low, high, color=_BLUE, alpha=0.25, linewidth=0)
@@ -151,7 +156,7 @@ class Profile(_Answer, profiles.Profile):
     def _repr_html_(self) -> str:
         from lacuna.pictures.profile import describe
 
-        words = describe(self)
+        words = describe(self) if self.measured is not None else _recall_words(self)
         # As an image: the styles of an inline SVG would change the whole notebook.
         picture = base64.b64encode(self.figure("svg")).decode()
         return (
@@ -160,6 +165,12 @@ class Profile(_Answer, profiles.Profile):
             f'alt="{escape(words)}" src="data:image/svg+xml;base64,{picture}"/>'
             + _notes(self.warnings)
         )
+
+
+def _recall_words(profile: profiles.Profile) -> str:
+    from lacuna.pictures.recall import describe
+
+    return " ".join(describe(name, curve) for name, curve in (profile.recall or {}).items())
 
 
 class PlacementResponse(_Answer, placements.PlacementResponse):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 from urllib.request import getproxies
 
 import httpx
@@ -22,6 +22,7 @@ from lacuna.client.errors import Refused
 from lacuna.client.flows import Flow, Retries, Send
 from lacuna.contract.base import Wire, plain
 from lacuna.contract.calibrations import Calibration
+from lacuna.contract.endpoints import EndpointEstimate
 from lacuna.contract.experiment_requests import ExperimentEstimate, ExperimentQuestion
 from lacuna.contract.jobs import Job
 from lacuna.contract.models import ModelCatalogue
@@ -33,6 +34,7 @@ T = TypeVar("T")
 OnProgress = Callable[[Job], None]
 Question = ExperimentQuestion | Mapping[str, Any]
 """A question of an experiment."""
+ExportedCurve = Literal["influence", "recall"]
 DEFAULT_URL = "http://127.0.0.1:8080"
 _SLACK_SECONDS = 15.0
 """How much longer than the service may hold an answer we wait for it."""
@@ -106,7 +108,7 @@ class Client:
         """Measure a model, or read its profile if it is known.
 
         Args:
-            model: hub id, `local:NAME`, `demo:NAME` or `preset:NAME`.
+            model: hub id, `local:NAME`, `demo:NAME`, `preset:NAME` or `endpoint:NAME`.
             timeout: seconds to wait; the job goes on afterwards. `math.inf` waits to the end.
             on_progress: called with every state of the job that is seen, about once a second.
             options: other fields of POST /v1/profiles, such as `sequence_length`.
@@ -144,9 +146,26 @@ class Client:
         """A profile by id."""
         return self._run(flows.read_profile(self._retries, profile_id))
 
-    def export(self, profile_id: str, form: str = "json") -> bytes:
-        """A profile as the service sends it, to be saved: `json`, `csv`, `svg` or `png`."""
-        return self._run(flows.export(self._retries, profile_id, form))
+    def export(
+        self, profile_id: str, form: str = "json", *, curve: ExportedCurve | None = None
+    ) -> bytes:
+        """A profile as the service sends it, to be saved.
+
+        Args:
+            profile_id: of a stored profile.
+            form: `json`, `csv`, `svg` or `png`.
+            curve: what CSV, SVG and PNG show; None: influence where it was measured, else recall.
+        """
+        return self._run(flows.export(self._retries, profile_id, form, curve))
+
+    def estimate(self, model: str, **options: Any) -> EndpointEstimate:
+        """What measuring an endpoint would take, without asking anything of it.
+
+        Args:
+            model: `endpoint:NAME`.
+            options: other fields of POST /v1/profiles.
+        """
+        return self._run(flows.estimate(self._retries, {"model": model, **options}))
 
     def profiles(self, model: str | None = None, *, limit: int = 20) -> ProfilePage:
         """Summaries of at most `limit` profiles, newest first. `next` is None if these are all."""
@@ -350,9 +369,15 @@ class AsyncClient:
         """See `Client.get_profile`."""
         return await self._run(flows.read_profile(self._retries, profile_id))
 
-    async def export(self, profile_id: str, form: str = "json") -> bytes:
+    async def export(
+        self, profile_id: str, form: str = "json", *, curve: ExportedCurve | None = None
+    ) -> bytes:
         """See `Client.export`."""
-        return await self._run(flows.export(self._retries, profile_id, form))
+        return await self._run(flows.export(self._retries, profile_id, form, curve))
+
+    async def estimate(self, model: str, **options: Any) -> EndpointEstimate:
+        """See `Client.estimate`."""
+        return await self._run(flows.estimate(self._retries, {"model": model, **options}))
 
     async def profiles(self, model: str | None = None, *, limit: int = 20) -> ProfilePage:
         """See `Client.profiles`."""

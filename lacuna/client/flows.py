@@ -29,6 +29,7 @@ from lacuna.client.errors import (
 )
 from lacuna.contract.base import Wire
 from lacuna.contract.calibrations import Calibration
+from lacuna.contract.endpoints import EndpointEstimate
 from lacuna.contract.experiment_requests import ExperimentEstimate
 from lacuna.contract.jobs import Job
 from lacuna.contract.models import ModelCatalogue
@@ -228,10 +229,18 @@ def read_profile(retries: Retries, profile_id: str) -> Flow[Profile]:
     return (yield from _get(Profile, retries, f"/v1/profiles/{profile_id}"))
 
 
-def export(retries: Retries, profile_id: str, form: str) -> Flow[bytes]:
+def export(retries: Retries, profile_id: str, form: str, curve: str | None) -> Flow[bytes]:
     """GET /v1/profiles/{id}.{form}."""
-    response = yield from retries.send(Send("GET", f"/v1/profiles/{profile_id}.{form}"))
+    query: dict[str, str | int] = {} if curve is None else {"curve": curve}
+    address = f"/v1/profiles/{profile_id}.{form}"
+    response = yield from retries.send(Send("GET", address, query=query))
     return response.content
+
+
+def estimate(retries: Retries, request: Json) -> Flow[EndpointEstimate]:
+    """POST /v1/profiles with `dry_run`."""
+    body = {**request, "dry_run": True}
+    return _read(EndpointEstimate, (yield from retries.send(Send("POST", "/v1/profiles", body))))
 
 
 def submit_experiment(retries: Retries, request: Json) -> Flow[Job | ExperimentResult]:

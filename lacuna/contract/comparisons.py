@@ -14,6 +14,10 @@ from pydantic import Field
 from lacuna.contract.base import Digest, Fraction, Wire
 from lacuna.contract.profiles import DeadZone, Interval, Source, ZoneVerdict
 
+ComparedCurve = Source | Literal["recall"]
+"""Which curve of two profiles is compared; `recall` is that of the most telling probe that both
+have, as a density over the prompt."""
+
 ComparisonVerdict = Literal["difference", "no_difference", "undecided"]
 """`difference`: some tenth of the prompt has another mass; false in at most 5% of cases.
 `no_difference`: none was found, and one as large as `margin` in any tenth would have been found in
@@ -71,20 +75,55 @@ class MassChange(Wire):
     """Probability of a change as conspicuous as this in any tenth, without a true difference."""
 
 
+class DepthChange(Wire):
+    """How the probability of recalling a fact changed where it stood at one depth."""
+
+    depth: Fraction
+    value: float
+    """Probability in b less probability in a; 0.01 is one point."""
+    low: float | None
+    """`low` and `high` hold for all depths and the level together. Null where nothing was
+    tested."""
+    high: float | None
+    p: float | None = Field(ge=0, le=1)
+
+
+class RecallChange(Wire):
+    """How the recall of one probe changed."""
+
+    probe: str
+    verdict: ComparisonVerdict
+    """As for masses, with `margin` in probability."""
+    paired: bool
+    """Whether both asked the same groups of facts, and each was compared with itself."""
+    groups: int
+    """Groups that were compared, or on the smaller side; 12 are needed."""
+    alpha: float
+    margin: float
+    detectable: float | None
+    """Change that would be found in 80% of cases at whichever depth it is."""
+    depths: list[DepthChange]
+    level: DepthChange
+    """Of the mean over depths; its `depth` is 0.5."""
+
+
 class Comparison(Wire):
     """Answer of GET /v1/comparisons. Differences are b less a."""
 
     a: ComparedProfile
     b: ComparedProfile
-    source: Source
+    source: ComparedCurve
     bins: int
     summary: str
     """How b differs from a, in a sentence."""
     verdict: ComparisonVerdict | None
-    """Null for other curves than the measured one: a profile keeps no single documents of them."""
+    """Null for other curves than `measured` and `recall`: a profile keeps no single documents of
+    them."""
     paired: bool
     """Whether each shared document was compared with itself. Then `masses`, `primacy_change` and
     `recency_change` are means over the shared documents."""
+    recall: list[RecallChange] = Field(default_factory=list)
+    """One for each probe that both profiles have, at the same depths."""
     shared_documents: int
     """Documents with the same tokens in both profiles; 12 are needed to compare in pairs."""
     alpha: float | None

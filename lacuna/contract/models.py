@@ -7,14 +7,15 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from lacuna.contract.base import Wire, pattern
+from lacuna.contract.endpoints import EndpointListing
 
-# A hub id is `name` or `owner/name`; the prefixes `local:`, `demo:` and `preset:` are Lacuna's. A
-# path never matches: no leading slash or dot, no "..", no percent sign, at most one slash.
+# A hub id is `name` or `owner/name`; the prefixes with a colon are Lacuna's. A path never matches:
+# no leading slash or dot, no "..", no percent sign, at most one slash.
 _SEGMENT = r"[A-Za-z0-9][A-Za-z0-9_\-]*(?:\.[A-Za-z0-9_\-]+)*"
 MODEL_ID_PATTERN = pattern(
-    rf"^(?:(?:local|demo|preset):{_SEGMENT}|{_SEGMENT}(?:/{_SEGMENT})?)$",
-    "a model is a hub id (`name` or `owner/name`), `local:NAME`, `demo:NAME` or `preset:NAME`; "
-    "names have letters, digits and . _ -",
+    rf"^(?:(?:local|demo|preset|endpoint):{_SEGMENT}|{_SEGMENT}(?:/{_SEGMENT})?)$",
+    "a model is a hub id (`name` or `owner/name`), `local:NAME`, `demo:NAME`, `preset:NAME` or "
+    "`endpoint:NAME`; names have letters, digits and . _ -",
 )
 
 
@@ -48,21 +49,22 @@ PositionalEncoding = Literal[
 
 
 class ModelDescription(Wire):
-    """The model that was measured, as the worker found it."""
+    """The model that was measured, as the worker found it. Of a model behind an endpoint only `id`
+    is known; numbers are null then."""
 
     id: str
     revision: str | None
     """The commit or content digest that the request resolved to; null for random weights."""
     architecture: str
     """The model type in transformers, e.g. "llama"."""
-    layers: int
-    attention_layers: int
+    layers: int | None
+    attention_layers: int | None
     """Layers with softmax attention; fewer than `layers` in a hybrid model."""
-    heads: int
-    width: int
-    vocabulary: int
-    parameters: int
-    positional_encoding: PositionalEncoding
+    heads: int | None
+    width: int | None
+    vocabulary: int | None
+    parameters: int | None
+    positional_encoding: PositionalEncoding | None
     window: int | None
     """Keys that a layer with a sliding window sees; null where no layer has one."""
     max_length: int | None
@@ -70,7 +72,8 @@ class ModelDescription(Wire):
     attention_implementation: str
     block: Literal["sequential", "parallel", "mixed", "unknown"]
     """How attention and MLP branches join the residual stream."""
-    support: Literal["full", "influence_only"]
+    support: Literal["full", "influence_only", "recall_only"]
+    """`recall_only`: a model behind an endpoint, which gives no gradients."""
     support_notes: list[str]
     tokenizer_digest: str | None
 
@@ -80,7 +83,7 @@ class WorkerModels(Wire):
 
     worker: str
     device: str
-    queue: Literal["cpu", "gpu"]
+    queue: Literal["cpu", "gpu", "endpoints"]
     warm: list[str]
     """Models in its memory now."""
     local: list[str]
@@ -99,3 +102,5 @@ class ModelCatalogue(Wire):
     architectures: list[str]
     """Model types of transformers that the test suite has measured."""
     workers: list[WorkerModels]
+    endpoints: list[EndpointListing] = Field(default_factory=list)
+    """Models behind an API, as the settings name them."""

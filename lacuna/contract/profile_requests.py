@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from lacuna.contract.base import Wire, digest, pattern
+from lacuna.contract.endpoints import PREFIX, EndpointBudget
 from lacuna.contract.models import ModelId
 from lacuna.contract.recall import RecallRequest
 
@@ -47,6 +48,10 @@ COSTLY_PREDICTION: PredictionName = "second_moment"
 """Takes passes of its own; all others follow from what the measurement saw, in a blink."""
 DEFAULT_PREDICTIONS = tuple(name for name in PREDICTION_NAMES if name != COSTLY_PREDICTION)
 
+_NOT_OF_ENDPOINTS = (
+    "revision", "weights", "documents", "objective", "target", "probes", "predictions",
+    "positional_encoding", "content_scale", "dtype",
+)  # fmt: skip
 _Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARACTERS)]
 
 
@@ -86,7 +91,8 @@ class ProfileRequest(Wire):
     """What POST /v1/profiles takes; `model` alone is enough."""
 
     model: ModelId
-    """Hub id, `local:NAME`, `demo:NAME` or `preset:NAME` (an architecture; random weights only)."""
+    """Hub id, `local:NAME`, `demo:NAME`, `preset:NAME` (an architecture; random weights only) or
+    `endpoint:NAME` (a model behind an API that the operator named; recall only)."""
     revision: str | None = Field(default=None, pattern=REVISION_PATTERN)
     weights: Literal["pretrained", "random"] = "pretrained"
     """`random` is the papers' step 0, the architecture before any training."""
@@ -109,8 +115,37 @@ class ProfileRequest(Wire):
     content_scale: Literal["model", "raw"] = "model"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     recall: RecallRequest | None = None
-    """How well facts are recalled by depth, beside influence; null leaves it out."""
+    """How well facts are recalled by depth, beside influence; null leaves it out. All that is
+    measured of an endpoint, so null means its defaults there."""
+    budget: EndpointBudget | None = None
+    """Most calls, tokens and money for an endpoint. A measurement that cannot keep to it does not
+    start; it never makes a call that would exceed it."""
+    dry_run: bool = False
+    """For an endpoint: answer what it would take, and measure nothing."""
     priority: Literal["normal", "high"] = "normal"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _endpoints_give_recall(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or data.get("recall") is not None:
+            return data
+        if not str(data.get("model", "")).startswith(PREFIX):
+            return data
+        return {**data, "recall": {}}
+
+    @model_validator(mode="after")
+    def _fields_fit_an_endpoint(self) -> Self:
+        if not self.of_endpoint:
+            for name in ("budget", "dry_run"):
+                if getattr(self, name):
+                    raise ValueError(f"`{name}` goes with `model: endpoint:NAME`, and only with it")
+            return self
+        for name in _NOT_OF_ENDPOINTS:
+            if getattr(self, name) != type(self).model_fields[name].get_default():
+                raise ValueError(
+                    f"`{name}`: an endpoint gives no weights and no gradients; leave it out"
+                )
+        return self
 
     @model_validator(mode="after")
     def _fields_fit_each_other(self) -> Self:
@@ -121,6 +156,11 @@ class ProfileRequest(Wire):
         if self.model.startswith("preset:") and self.weights != "random":
             raise ValueError("`model`: a preset has no trained weights; ask for `weights: random`")
         return self
+
+    @property
+    def of_endpoint(self) -> bool:
+        """Whether the model is behind an endpoint of the settings."""
+        return self.model.startswith(PREFIX)
 
     @property
     def resolved_objective(self) -> Objective:
@@ -140,7 +180,9 @@ class ProfileRequest(Wire):
 
         Equal identities are one job. Texts of the caller's own enter as a digest.
         """
-        fields = self.model_dump(mode="json", exclude={"priority"})
+        fields = self.model_dump(mode="json", exclude={"priority", "dry_run", "budget"})
+        if self.budget is not None:  # else a caller with a small budget would end another's job
+            fields["budget"] = self.budget.model_dump(mode="json")
         fields["method"] = METHOD_VERSION
         fields["objective"] = self.resolved_objective
         if self.resolved_objective != "jacobian":

@@ -13,6 +13,8 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from lacuna.contract.base import Digest, Fraction, Wire
+from lacuna.contract.endpoints import ServedModel, Spending
+from lacuna.contract.errors import InvalidRequest
 from lacuna.contract.models import ModelDescription
 from lacuna.contract.profile_requests import Objective, PredictionName
 from lacuna.contract.recall import RecallCurve, RecallEcho
@@ -148,7 +150,8 @@ class RequestEcho(Wire):
     weights: Literal["pretrained", "random"]
     seed: int
     sequence_length: int
-    objective: Objective
+    objective: Objective | Literal["recall"]
+    """`recall`: of an endpoint, where nothing can be differentiated."""
     probes: int | None
     positional_encoding: Literal["on", "off"]
     content_scale: Literal["model", "raw"]
@@ -156,10 +159,12 @@ class RequestEcho(Wire):
     documents_source: str
     documents_name: str | None
     documents_asked: int | Literal["auto"]
+    """0 for an endpoint: no influence is measured."""
     documents_most: int | None
     """Most documents that `auto` might have read; null for a count in numbers."""
     documents_digest: str
-    """SHA-256 of the token ids of all documents that were read."""
+    """SHA-256 of the token ids of all documents that were read; for an endpoint of the prompts of
+    the first groups."""
     target_digest: str | None
     leading_bos: bool
     """Whether the tokenizer put a BOS token first, as its configuration says."""
@@ -307,8 +312,9 @@ class Environment(Wire):
     """Versions and hardware that computed the numbers."""
 
     lacuna: str
-    torch: str
-    transformers: str
+    torch: str | None
+    """Null for an endpoint, as `transformers` is."""
+    transformers: str | None
     python: str
     device: str
     dtype: str
@@ -331,7 +337,8 @@ class ProfileBody(Wire):
     id: Digest
     model: ModelDescription
     request: RequestEcho
-    measured: Measured
+    measured: Measured | None
+    """The influence; null for an endpoint, which gives no gradients."""
     recall: dict[str, RecallCurve] | None = None
     """Recall by depth for each probe; null where it was not asked for."""
     mixing: Mixing | None
@@ -341,10 +348,27 @@ class ProfileBody(Wire):
     monotone: list[MonotoneCheck] | None = None
     dead_zone: DeadZone | None
     """The zone of the measured curve as it is estimated; null where the curve has none."""
-    dead_zone_verdict: ZoneVerdict
-    shape: Shape
+    dead_zone_verdict: ZoneVerdict | None
+    """Null where no influence was measured, as `shape` is."""
+    shape: Shape | None
+    endpoint: ServedModel | None = None
+    """Which model answered, and how it was read; null for weights."""
     warnings: list[str]
     method_version: str
+
+    @property
+    def influence(self) -> Measured:
+        """The measured influence.
+
+        Raises:
+            InvalidRequest: it was not measured.
+        """
+        if self.measured is None:
+            raise InvalidRequest(
+                f"no influence was measured of {self.model.id}: an endpoint gives recall alone",
+                field="source",
+            )
+        return self.measured
 
 
 class ProfileEnvelope(Wire):
@@ -352,6 +376,8 @@ class ProfileEnvelope(Wire):
 
     timings: Timings
     environment: Environment
+    spending: Spending | None = None
+    """What calls of an endpoint took; null for weights."""
     created_at: str
 
 
@@ -360,6 +386,7 @@ class Profile(ProfileBody):
 
     timings: Timings
     environment: Environment
+    spending: Spending | None = None
     created_at: str
 
     def __repr_args__(self) -> Iterator[tuple[str, object]]:
@@ -367,8 +394,11 @@ class Profile(ProfileBody):
         yield "id", self.id
         yield "model", self.model.id
         yield "tokens", self.request.sequence_length
-        yield "shape", self.shape.class_
-        yield "dead_zone", zone_words(self.dead_zone, self.dead_zone_verdict)
+        if self.shape is not None and self.dead_zone_verdict is not None:
+            yield "shape", self.shape.class_
+            yield "dead_zone", zone_words(self.dead_zone, self.dead_zone_verdict)
+        for name, curve in (self.recall or {}).items():
+            yield f"recall of {name}", curve.verdict
         yield "warnings", len(self.warnings)
 
 
@@ -390,14 +420,19 @@ class ProfileSummary(Wire):
     content_scale: Literal["model", "raw"] = "model"
     recall: bool = False
     """Whether recall was measured."""
+    recall_verdict: str | None = None
+    """Of the first probe in the order documents, facts, paraphrase, pairs; null without recall."""
+    recall_spread: float | None = None
+    """Of the same probe: largest less smallest probability of a right answer over depths."""
     pinned: bool = False
     """Whether it is kept whatever its age and size."""
-    shape: str
+    shape: str | None
+    """Null where no influence was measured, as are the verdict and the masses."""
     shape_decided: bool = True
     dead_zone: DeadZone | None
-    dead_zone_verdict: ZoneVerdict
-    primacy_mass: float
-    recency_mass: float
+    dead_zone_verdict: ZoneVerdict | None
+    primacy_mass: float | None
+    recency_mass: float | None
     created_at: str
 
     @property

@@ -210,6 +210,16 @@ class RecallCurve(Wire):
     an even share."""
 
 
+PROBES_BY_WORTH: tuple[Probe, ...] = ("documents", "facts", "paraphrase", "pairs")
+"""Probes, the most telling first: the caller's own questions."""
+
+
+def main_recall(found: dict[str, RecallCurve] | None) -> RecallCurve | None:
+    """The curve that stands for the recall of a profile: of the most telling probe."""
+    known = found or {}
+    return next((known[probe] for probe in PROBES_BY_WORTH if probe in known), None)
+
+
 def recall_curves(found: dict[str, RecallCurve] | None) -> dict[str, RecallCurve]:
     """The recall of a profile by probe, to be shown.
 

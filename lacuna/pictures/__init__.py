@@ -14,7 +14,15 @@ from lacuna.pictures.pdf import pdf
 from lacuna.pictures.profile import Across, Upwards, scene
 from lacuna.pictures.scene import svg
 
-__all__ = ["View", "profile_pdf", "profile_png", "profile_svg", "recall_png", "recall_svg"]
+__all__ = [
+    "View",
+    "profile_pdf",
+    "profile_png",
+    "profile_svg",
+    "recall_pdf",
+    "recall_png",
+    "recall_svg",
+]
 
 
 class View(TypedDict, total=False):
@@ -57,6 +65,11 @@ def recall_svg(profile: Profile) -> bytes:
         InvalidRequest: recall was not measured.
     """
     return svg(recall.scene(profile))
+
+
+def recall_pdf(profile: Profile) -> bytes:
+    """The same as PDF; errors as `recall_svg`."""
+    return pdf(recall.scene(profile))
 
 
 def recall_png(profile: Profile) -> bytes:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lacuna.contract.errors import InvalidRequest
-from lacuna.contract.profiles import Profile, zone_words
+from lacuna.contract.profiles import Profile, Shape, zone_words
 from lacuna.pictures.scene import PREDICTION_STYLES, Area, Line, Point, Rect, Scene, Text
 
 WIDTH, HEIGHT = 860, 480
@@ -71,12 +71,13 @@ def scene(
         y: density on a logarithmic or on a linear axis.
 
     Raises:
-        InvalidRequest: the profile has no such curve, or more than four predictions are asked for.
+        InvalidRequest: the profile has no such curve, more than four predictions are asked for, or
+            no influence was measured.
     """
     tokens = profile.request.sequence_length
     drawn = chosen(profile, curves)
     names = [name for name in drawn if name not in (MEASURED, BY_TOKEN)]
-    measured = profile.measured
+    measured = profile.influence
     band_top = measured.high if MEASURED in drawn and measured.high is not None else []
     axes = _axes(tokens, [*drawn.values(), *([band_top] if band_top else [])], x, y)
     shapes: list[Rect | Area | Line | Text] = [Rect(0, 0, WIDTH, HEIGHT, "page")]
@@ -104,11 +105,13 @@ def chosen(profile: Profile, curves: Sequence[str] | None = None) -> dict[str, l
             takes the first two and `shown_predictions`.
 
     Raises:
-        InvalidRequest: the profile has no such curve, or more than four predictions are asked for.
+        InvalidRequest: the profile has no such curve, no influence at all, or more than four
+            predictions are asked for.
     """
     if curves is None:
         curves = [MEASURED, BY_TOKEN, *shown_predictions(profile)]
-    known = {MEASURED: profile.measured.smoothed, BY_TOKEN: profile.measured.influence}
+    measured = profile.influence
+    known = {MEASURED: measured.smoothed, BY_TOKEN: measured.influence}
     known |= {name: one.influence for name, one in profile.predictions.items()}
     for name in curves:
         if name not in known:
@@ -133,9 +136,9 @@ def shown_predictions(profile: Profile) -> list[str]:
 
 def describe(profile: Profile) -> str:
     """The picture in words, for those who do not see it."""
-    shape = profile.shape
+    shape = _form(profile)
     parts = [
-        f"Share of the influence on the last token by position, over {profile.measured.documents} "
+        f"Share of the influence on the last token by position, over {profile.influence.documents} "
         f"documents. Shape: {_shape(profile)}. The first 10% of positions hold "
         f"{shape.primacy_mass:.1%} of it, the last 10% {shape.recency_mass:.1%}."
     ]
@@ -156,17 +159,23 @@ def describe(profile: Profile) -> str:
 
 
 def _facts(profile: Profile) -> str:
-    where = zone_words(profile.dead_zone, profile.dead_zone_verdict)
+    form = _form(profile)
+    where = zone_words(profile.dead_zone, profile.dead_zone_verdict or "undecided")
     where = "no dead zone" if where == "none" else f"dead zone {where}"
     return (
         f"{_shape(profile, '-')}; {where}; first 10% hold "
-        f"{profile.shape.primacy_mass:.1%}, last 10% hold {profile.shape.recency_mass:.1%}"
+        f"{form.primacy_mass:.1%}, last 10% hold {form.recency_mass:.1%}"
     )
 
 
 def _shape(profile: Profile, joint: str = " ") -> str:
-    shape = profile.shape
+    shape = _form(profile)
     return shape.class_.replace("_", joint) if shape.decided else "undecided"
+
+
+def _form(profile: Profile) -> Shape:
+    assert profile.shape is not None  # measured influence has one
+    return profile.shape
 
 
 def _axes(
@@ -246,7 +255,7 @@ def _step(length: float, most: int) -> float:
 
 
 def _band(profile: Profile, axes: _Axes) -> Area | None:
-    measured = profile.measured
+    measured = profile.influence
     if measured.low is None or measured.high is None:
         return None
     upper, lower = axes.curve(measured.high), axes.curve(measured.low)

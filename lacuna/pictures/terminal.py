@@ -23,9 +23,13 @@ _FLOOR = 1e-3
 
 
 def chart(profile: Profile, width: int = 80, height: int = 10) -> str:
-    """A profile as plain text, at most `width` columns wide: smoothed curve, then predictions."""
+    """A profile as plain text, at most `width` columns wide: smoothed curve, then predictions.
+
+    Raises:
+        InvalidRequest: no influence was measured.
+    """
     tokens = profile.request.sequence_length
-    measured = profile.measured.smoothed
+    measured = profile.influence.smoothed
     undecided = profile.dead_zone_verdict == "undecided"
     text = bars(measured, tokens, profile.dead_zone, width, height, undecided=undecided)
     names = shown_predictions(profile)

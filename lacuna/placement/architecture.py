@@ -22,16 +22,20 @@ _WINDOW_COST = 40
 """How much dearer a windowed ALiBi kernel is."""
 
 
-def architecture_of(body: ProfileBody) -> Architecture:
-    """What a profile (of untrained weights, say) tells about its model's architecture."""
+def architecture_of(body: ProfileBody) -> Architecture | None:
+    """What a profile (of untrained weights, say) tells about its model's architecture; None for a
+    model behind an endpoint."""
     model: ModelDescription = body.model
+    layers, heads, positions = model.attention_layers, model.heads, model.positional_encoding
+    if layers is None or heads is None or positions is None:
+        return None
     mixing = Architecture.model_fields["mixing"].default
     if body.mixing is not None and body.mixing.lambda_:
         mixing = float(np.mean(body.mixing.lambda_)) or mixing
     return Architecture(
-        layers=max(1, model.attention_layers),
-        heads=model.heads,
-        positional_encoding=model.positional_encoding,
+        layers=max(1, layers),
+        heads=heads,
+        positional_encoding=positions,
         window=model.window,
         mixing=mixing,
     )

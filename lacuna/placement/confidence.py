@@ -58,7 +58,7 @@ def doubts_of(body: ProfileBody) -> list[str]:
 
 def noise_doubts(body: ProfileBody) -> list[str]:
     """What the spread of the documents says against the measured curve."""
-    noise = body.measured.split_half_wasserstein
+    noise = body.influence.split_half_wasserstein
     if noise is None:
         return ["one document only: the noise of the curve is unknown"]
     if noise > NOISY:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from lacuna.contract.errors import InvalidRequest
 from lacuna.contract.placements import Architecture, Confidence, Source
 from lacuna.contract.profiles import ProfileBody
-from lacuna.contract.recall import LEAST_GROUPS, RecallCurve
+from lacuna.contract.recall import LEAST_GROUPS, RecallCurve, main_recall
 from lacuna.evidence.bands import MIN_EFFECTIVE
 from lacuna.placement.architecture import from_architecture, theory_length
 from lacuna.placement.confidence import (
@@ -177,11 +177,14 @@ def of_profile(document: bytes, source: Source | None) -> PlacementCurve:
 
 def of_body(body: ProfileBody, source: Source | None) -> PlacementCurve:
     """`of_profile` for a profile that is parsed already."""
-    chosen: Source = source or ("recall" if _usable_recall(body) else "measured")
+    alone = body.measured is None
+    chosen: Source = source or ("recall" if alone or _usable_recall(body) else "measured")
     if chosen == "recall":
         return _of_recall(body)
-    if chosen == "measured":
+    if chosen == "measured" and not alone:
         return _of_measured(body)
+    if alone:
+        raise InvalidRequest(_missing(body, chosen), field="source")
     if chosen in ("mean_of_norms", "last_token_attention"):
         return _of_mean(body, chosen)
     if chosen not in body.predictions:
@@ -196,13 +199,8 @@ def of_body(body: ProfileBody, source: Source | None) -> PlacementCurve:
     return _of_one(body, chosen, "prediction", prediction.influence, doubts, _PREDICTED)
 
 
-_PROBES = ("documents", "facts", "paraphrase", "pairs")
-"""Whose curve `recall` is, the first that was measured: the caller's own questions tell most."""
-
-
 def _recall(body: ProfileBody) -> RecallCurve | None:
-    found = body.recall or {}
-    return next((found[probe] for probe in _PROBES if probe in found), None)
+    return main_recall(body.recall)
 
 
 def _usable_recall(body: ProfileBody) -> bool:
@@ -239,7 +237,7 @@ def _of_recall(body: ProfileBody) -> PlacementCurve:
         profile_id=body.id,
         max_length=body.model.max_length,
         tokenizer_digest=body.model.tokenizer_digest,
-        noise=body.measured.split_half_wasserstein,
+        noise=None if body.measured is None else body.measured.split_half_wasserstein,
         agreement=_agreement(body),
         unsure=unsure,
         doubts=(*doubts_of(body), *recall_doubts(found)),
@@ -262,7 +260,7 @@ def _disagreement(body: ProfileBody) -> tuple[str, ...]:
 
 def _of_measured(body: ProfileBody) -> PlacementCurve:
     """The main curve, with the documents that it is the mean of."""
-    measured, length = body.measured, body.request.sequence_length
+    measured, length = body.influence, body.request.sequence_length
     influence = _whole(body, measured.influence)
     kept = measured.summaries
     documents = of_masses(np.array(kept.masses), np.array(kept.first), length)
@@ -279,7 +277,7 @@ def _of_measured(body: ProfileBody) -> PlacementCurve:
 def _of_mean(
     body: ProfileBody, source: Literal["mean_of_norms", "last_token_attention"]
 ) -> PlacementCurve:
-    values = getattr(body.measured, source)
+    values = getattr(body.influence, source)
     if values is None:
         raise InvalidRequest(_missing(body, source), field="source")
     doubts = doubts_of(body) + noise_doubts(body)
@@ -331,7 +329,7 @@ def _curve(
         profile_id=body.id,
         max_length=body.model.max_length,
         tokenizer_digest=body.model.tokenizer_digest,
-        noise=body.measured.split_half_wasserstein,
+        noise=body.influence.split_half_wasserstein,
         agreement=_agreement(body),
         unsure=unsure,
         doubts=tuple(doubts),
@@ -346,9 +344,9 @@ def _agreement(body: ProfileBody) -> float | None:
 
 
 def _missing(body: ProfileBody, source: str) -> str:
-    known = ["measured", "mean_of_norms", *body.predictions]
+    known = [] if body.measured is None else ["measured", "mean_of_norms", *body.predictions]
     if body.recall:
         known.insert(0, "recall")
-    if body.measured.last_token_attention is not None:
+    if body.measured is not None and body.measured.last_token_attention is not None:
         known.append("last_token_attention")
     return f"this profile has no curve {source}; it has {', '.join(known)}"

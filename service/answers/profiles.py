@@ -11,13 +11,14 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 import redis.asyncio
 
 from lacuna import views
 from lacuna.architectures.table import DEMO, find, find_preset, measurable, presets
+from lacuna.contract.endpoints import EndpointEstimate
 from lacuna.contract.errors import (
     DocumentsUnusable,
     InvalidRequest,
@@ -30,6 +31,8 @@ from lacuna.contract.jobs import JobKind
 from lacuna.contract.models import ModelCatalogue, WorkerModels
 from lacuna.contract.profile_requests import ProfileRequest, cost
 from lacuna.contract.profiles import ProfilePage
+from service.answers import endpoints
+from service.endpoints.table import Endpoints
 from service.store import kinds
 from service.store.keys import QueueName
 from service.store.monitoring import Served, live_workers, served_queues
@@ -82,6 +85,7 @@ class Profiles:
     store: ProfileStore
     client: redis.asyncio.Redis
     policy: Policy
+    endpoints: Endpoints = field(default_factory=lambda: Endpoints({}))
     clock: Callable[[], float] = time.monotonic
     _workers: tuple[float, list[WorkerModels]] = (-1e9, [])
     _served: Served = frozenset()
@@ -99,13 +103,18 @@ class Profiles:
             ModelNotAllowed: no pattern of the allow-list matches.
             ModelNotFound, TooLong, DocumentsUnusable, InvalidRequest: see `refuse_unmeasurable`.
             TooLarge: it costs more than its queue allows.
+            EndpointUnknown, BudgetSpent: see `endpoints.refuse`.
             QueueFull: too many wait already.
         """
         self.policy.admit(request.model)
-        refuse_unmeasurable(request)
-        queue = await self.queue("profile")
-        limit = self.policy.max_cost_gpu if queue == "gpu" else self.policy.max_cost
-        refuse_too_costly(request, limit, queue)
+        queue: QueueName = "endpoints"
+        if request.of_endpoint:
+            endpoints.refuse(request, self.endpoints)
+        else:
+            refuse_unmeasurable(request)
+            queue = await self.queue("profile")
+            limit = self.policy.max_cost_gpu if queue == "gpu" else self.policy.max_cost
+            refuse_too_costly(request, limit, queue)
         return await self.jobs.submit(
             request.job_id,
             request.model_dump_json(exclude_defaults=True).encode(),
@@ -116,6 +125,15 @@ class Profiles:
             trace=trace,
             private=request.confidential,
         )
+
+    def estimate(self, request: ProfileRequest) -> EndpointEstimate:
+        """What measuring an endpoint would take; nothing is asked of it.
+
+        Raises:
+            ModelNotAllowed, EndpointUnknown, TooLong: as `submit`.
+        """
+        self.policy.admit(request.model)
+        return endpoints.estimated(request, self.endpoints)
 
     async def job(self, job_id: str, owner: str | None) -> JobRecord:
         """One job as its owner sees it.
@@ -186,6 +204,7 @@ class Profiles:
             presets=[f"preset:{name}" for name in presets()],
             architectures=list(measurable()),
             workers=await self.live_workers(),
+            endpoints=await endpoints.listing(self.endpoints, self.client),
         )
 
     async def live_workers(self, *, fresh: bool = False) -> list[WorkerModels]:

@@ -178,7 +178,13 @@ def _services(settings: Settings, metrics: Metrics, cache: RepresentationCache) 
     )
     profile_store = ProfileStore(client, job_ttl=settings.job_ttl)
     policy = Policy(settings.allowed_models, settings.max_cost, settings.max_cost_gpu)
-    use_cases = Profiles(jobs=jobs_store, store=profile_store, client=client, policy=policy)
+    use_cases = Profiles(
+        jobs=jobs_store,
+        store=profile_store,
+        client=client,
+        policy=policy,
+        endpoints=settings.endpoint_table,
+    )
     rollout_pool = Pool("rollouts", settings.theory_threads)
     placement_pool = Pool("placements", settings.theory_threads)
     reading_pool = Pool("reading", _READING_THREADS)

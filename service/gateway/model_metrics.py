@@ -26,6 +26,7 @@ _MEANINGS: Final = {
     "dead_zone_fraction_high": "Largest share that the 95% bands of the zone's ends allow.",
     "primacy_mass": "Influence on the first 10% of positions.",
     "recency_mass": "Influence on the last 10% of positions.",
+    "recall_spread": "Largest less smallest probability of recalling a fact over depths.",
 }
 _DRIFT_MEANINGS: Final = {
     "drift": "Change since the profile before, on the same documents: of the mass on the first, "
@@ -97,7 +98,10 @@ def _rows(summaries: Sequence[ProfileSummary]) -> Iterator[tuple[list[str], Prof
 def _values(summary: ProfileSummary) -> dict[str, float]:
     zone, tokens = summary.dead_zone, summary.sequence_length
     undecided = summary.dead_zone_verdict == "undecided"
-    found = {"primacy_mass": summary.primacy_mass, "recency_mass": summary.recency_mass}
+    found = {} if summary.recall_spread is None else {"recall_spread": summary.recall_spread}
+    if summary.primacy_mass is None or summary.recency_mass is None:
+        return found  # of an endpoint: no influence
+    found |= {"primacy_mass": summary.primacy_mass, "recency_mass": summary.recency_mass}
     if undecided:
         return found | {"dead_zone_fraction_low": 0.0, "dead_zone_fraction_high": 1.0}
     low, high = (0.0, 0.0) if zone is None else _band(zone, tokens)

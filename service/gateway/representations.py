@@ -146,8 +146,8 @@ def matches(if_none_match: bytes, etag: bytes) -> bool:
 Header = tuple[bytes, bytes]
 Curve = Literal["influence", "recall"]
 """What a CSV or a picture shows of a profile."""
-Key = tuple[str, str, int | None, Curve]
-"""Profile, format, bins, curve."""
+Key = tuple[str, str, int | None, Curve | None]
+"""Profile, format, bins, curve; None: influence where it was measured, else recall."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ class Representations:
         profile_id: str,
         form: str = "json",
         bins: int | None = None,
-        curve: Curve = "influence",
+        curve: Curve | None = None,
     ) -> Representation:
         """One format of a profile, or its rows ("series"), from the cache or made now.
 
@@ -300,8 +300,9 @@ class Representations:
     async def _make(self, key: Key) -> Representation:
         profile_id, form, bins, curve = key
         document = await self._load(profile_id)
-        make = _render if curve == "influence" else _render_recall
-        return await self._run(make, document, form, bins, self._private)
+        if curve == "recall":
+            return await self._run(_render_recall, document, form, bins, self._private)
+        return await self._run(_render, document, form, bins, self._private, curve is None)
 
     def _made(self, key: Key, done: asyncio.Future[Representation]) -> None:
         """Keep what was made, unless the profile was deleted meanwhile."""
@@ -327,10 +328,15 @@ class Representations:
             del self._in_progress[key]
 
 
-def _render(document: bytes, form: str, bins: int | None, private: bool) -> Representation:
+def _render(
+    document: bytes, form: str, bins: int | None, private: bool, either: bool
+) -> Representation:
+    """Influence; with `either`, recall where no influence was measured."""
     if form == "json" and bins is None:
         return represent(document, form, private=private)
     profile = views.parse(document)
+    if either and profile.measured is None and form in ("csv", "svg", "png"):
+        return _render_recall(document, form, None, private)
     if form == "series":
         body = json.dumps(views.rows(profile, bins), separators=(",", ":")).encode()
     elif form == "csv":
@@ -338,7 +344,7 @@ def _render(document: bytes, form: str, bins: int | None, private: bool) -> Repr
     elif form == "json":
         body = views.binned(profile, bins or 1).model_dump_json().encode()
     else:
-        if bins is None and len(profile.measured.influence) > _DRAWN_POSITIONS:
+        if bins is None and len(profile.influence.influence) > _DRAWN_POSITIONS:
             bins = _DRAWN_POSITIONS
         shown = profile if bins is None else views.binned(profile, bins)
         body = profile_svg(shown) if form == "svg" else profile_png(shown)

@@ -33,6 +33,7 @@ _MAX_QUICK_ENDS = 3
 """A gateway that ends quickly this often in a row will not recover. A worker may, because it is the
 requests that end it."""
 _RETRY_SECONDS = 0.5
+ENDPOINT_WORKER = "endpoint-worker"
 
 
 class StackError(RuntimeError):
@@ -45,13 +46,20 @@ class Stack:
     Args:
         settings: what the processes get; `redis_url` unset means the embedded store.
         workers: number of worker processes; none are needed to read what is stored.
+        endpoints: whether one more worker measures the endpoints of the settings, if there are any.
         port: port of the gateway; 0 takes a free one.
         all_cores: the workers may use every core: somebody waits for one job, and the gateway and
             the store have nothing else to do.
     """
 
     def __init__(
-        self, settings: Settings, *, workers: int = 1, port: int = 0, all_cores: bool = False
+        self,
+        settings: Settings,
+        *,
+        workers: int = 1,
+        endpoints: bool = False,
+        port: int = 0,
+        all_cores: bool = False,
     ) -> None:
         self._settings = settings
         self._port = port or _free_port(settings.host)
@@ -59,6 +67,12 @@ class Stack:
         commands = {"gateway": [sys.executable, "-m", "service.terminal", "gateway"]}
         for number in range(1, workers + 1):
             commands[f"worker-{number}"] = [sys.executable, "-m", "workers"]
+        self._key_variables = {
+            one.key_variable for one in settings.endpoint_table if one.key_variable is not None
+        }
+        measures = endpoints and len(settings.endpoint_table) > 0
+        if measures:
+            commands[ENDPOINT_WORKER] = [sys.executable, "-m", "workers", "--queue", "endpoints"]
         self._children = [
             Child(name, command, self._logs / f"{name}.log") for name, command in commands.items()
         ]
@@ -66,7 +80,7 @@ class Stack:
         self._exits = contextlib.ExitStack()
         self._threads = _threads_per_worker(max(1, workers), spare=0 if all_cores else 1)
         # A gateway without workers is alive but never ready.
-        self._probe = "/readyz" if workers else "/healthz"
+        self._probe = "/readyz" if workers or measures else "/healthz"
         self._environment: dict[str, str] = {}
 
     @property
@@ -133,7 +147,7 @@ class Stack:
         }
         self._exits.callback(self._stop_children)
         for child in self._children:
-            child.start(self._environment, self._held_open)
+            child.start(self._environment_of(child), self._held_open)
         self._wait_until_ready()
 
     def _wait_until_ready(self) -> None:
@@ -189,7 +203,12 @@ class Stack:
             later = f" in {pause:.0f} s" if pause else ""
             print(f"{how}; starting it again{later}", flush=True)
         if child.is_due:
-            child.start(self._environment, self._held_open)
+            child.start(self._environment_of(child), self._held_open)
+
+    def _environment_of(self, child: Child) -> dict[str, str]:
+        """Only the endpoints' worker gets their keys."""
+        hidden = set() if child.name == ENDPOINT_WORKER else self._key_variables
+        return {name: value for name, value in self._environment.items() if name not in hidden}
 
     def _rotate_logs(self) -> None:
         for log in [child.log for child in self._children]:

@@ -144,7 +144,7 @@ def outages_translated() -> Iterator[None]:
 
 
 @cache
-def lua_source(name: Literal["queue", "profiles", "upkeep"]) -> str:
+def lua_source(name: Literal["queue", "profiles", "upkeep", "endpoints"]) -> str:
     """The full text of a script: the names of `keys`, then `<name>.lua` of this folder."""
     file = resources.files("service.store") / f"{name}.lua"
     return keys.lua_header() + file.read_text(encoding="utf-8")

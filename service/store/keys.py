@@ -30,6 +30,11 @@ may touch any of them. `lua_header` gives the names to the Lua scripts; no name 
                                               when each queue and lane last had a worker (µs)
     {lacuna}:housekeeper             string   held by the worker that reconciles now; has a TTL
     {lacuna}:probe                   string   written to see whether the server takes writes
+    {lacuna}:answer:<digest>         string   an answer of an endpoint to one call; has a TTL
+    {lacuna}:endpoint:<name>         string   JSON of what an endpoint was found to offer
+    {lacuna}:calls:<name>            zset     an endpoint's calls by when they count as lost (µs)
+    {lacuna}:next:<name>             string   when its next call may start (µs); has a TTL
+    {lacuna}:held:<name>             string   until when it asked for patience (µs); has a TTL
     {lacuna}:events                  channel  the id of each job whose state or progress changed
 
 A lane is `<queue>:<needs>`: the jobs of a queue that need the same kind and version of worker.
@@ -50,8 +55,10 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-QueueName = Literal["cpu", "gpu"]
-QUEUES: Final[tuple[QueueName, ...]] = ("gpu", "cpu")
+QueueName = Literal["cpu", "gpu", "endpoints"]
+QUEUES: Final[tuple[QueueName, ...]] = ("gpu", "cpu", "endpoints")
+DEVICE_QUEUES: Final[tuple[QueueName, ...]] = ("gpu", "cpu")
+"""Queues whose jobs a worker of the other kind could run too."""
 
 PREFIX: Final = "{lacuna}"
 JOB: Final = f"{PREFIX}:job:"
@@ -74,6 +81,11 @@ WORKERS: Final = f"{PREFIX}:workers:"
 CLAIM: Final = f"{PREFIX}:claim:"
 STATS: Final = f"{PREFIX}:stats"
 HOUSEKEEPER: Final = f"{PREFIX}:housekeeper"
+ANSWER: Final = f"{PREFIX}:answer:"
+ENDPOINT: Final = f"{PREFIX}:endpoint:"
+CALLS: Final = f"{PREFIX}:calls:"
+NEXT: Final = f"{PREFIX}:next:"
+HELD: Final = f"{PREFIX}:held:"
 EVENTS: Final = f"{PREFIX}:events"
 PROBE: Final = f"{PREFIX}:probe"
 
@@ -162,6 +174,16 @@ def tokenizer(name: str) -> str:
     return f"{TOKENIZER}{name}"
 
 
+def answer(name: str) -> str:
+    """Key of an endpoint's answer by the digest of its request (string)."""
+    return f"{ANSWER}{name}"
+
+
+def endpoint(name: str) -> str:
+    """Key of what an endpoint was found to offer (string)."""
+    return f"{ENDPOINT}{name}"
+
+
 def worker(name: str) -> str:
     """Key of what one worker offers (string)."""
     return f"{WORKER}{name}"
@@ -184,6 +206,7 @@ def lua_header() -> str:
         for name, value in sorted(names.items())
     ]
     lines += [
+        f"local DEVICE_QUEUES = {{{', '.join(map(repr, DEVICE_QUEUES))}}}",
         f"local QUEUES = {{{', '.join(map(repr, QUEUES))}}}",
         f"local WAIT_BUCKETS = {{{', '.join(map(str, WAIT_BUCKETS))}}}",
         f"local RUN_BUCKETS = {{{', '.join(map(str, RUN_BUCKETS))}}}",

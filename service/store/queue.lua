@@ -487,13 +487,14 @@ local function lose(id, at, job, given)
   return 'failed'
 end
 
--- Move jobs that have waited long in a lane whose workers are gone to a queue where some know them. A
--- lane must have been without workers for as long: its only worker may just be restarting. A lane that
--- is empty and served by nobody is forgotten.
+-- Move jobs that have waited long in a device's lane whose workers are gone to the other device's queue,
+-- if some know them there; nobody else can run a job for an endpoint. A lane must have been without
+-- workers for as long: its only worker may just be restarting. A lane that is empty and served by nobody
+-- is forgotten.
 local function move_stranded(queue, needs, at)
   local seen = tonumber(redis.call('HGET', STATS, LAST_SEEN .. lane(queue, needs)) or 0)
   if at - seen <= STRANDED_US or live_workers(lane(queue, needs), at) > 0 then return end
-  for _, other in ipairs(QUEUES) do
+  for _, other in ipairs(queue == 'endpoints' and {} or DEVICE_QUEUES) do
     if other ~= queue and live_workers(lane(other, needs), at) > 0 then
       for _, high in ipairs({'1', '0'}) do
         local ready = ready_key(queue, needs, high)

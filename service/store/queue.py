@@ -351,12 +351,13 @@ def _message(fields: Mapping[str, Any]) -> str:
 
 
 def _waits_for(fields: Mapping[str, Any]) -> str:
-    worker = f"{fields['queue'].upper()} worker"
+    named = {"cpu": "a CPU", "gpu": "a GPU", "endpoints": "an endpoint"}
+    worker = f"{named.get(fields['queue'], 'a')} worker"
     if not fields["others"]:
-        return f"waits for a {worker}: none is running"
+        return f"waits for {worker}: none is running"
     wanted = kinds.described(fields["needs"])
     verb = "of" if fields["kind"] == "profile" else "that knows"
-    return f"waits for a {worker} {verb} {wanted}: those that run are of another version"
+    return f"waits for {worker} {verb} {wanted}: those that run are of another version"
 
 
 def _failure(fields: Mapping[str, Any]) -> Failure | None:

@@ -23,6 +23,7 @@ def connected(
     key: str | None,
     *,
     workers: int = 0,
+    endpoints: bool = False,
     names: Mapping[str, str] | None = None,
 ) -> Iterator[Client]:
     """A client of the service; its failures become the statuses of the command.
@@ -30,12 +31,13 @@ def connected(
     Args:
         server: address; None starts a service that ends with the block.
         workers: of a service that is started here; reading what is stored needs none.
+        endpoints: whether a service that is started here measures endpoints.
         names: what the fields of the request are called on the command line, for refusals.
     """
     try:
         with ExitStack() as exits:
             if server is None:
-                stack = exits.enter_context(_started(workers))
+                stack = exits.enter_context(_started(workers, endpoints=endpoints))
                 client = _client(stack.url, key, OwnService(stack.check))
             else:
                 client = _client(server, key)
@@ -77,8 +79,8 @@ class OwnService(httpx.HTTPTransport):
 
 
 @contextmanager
-def _started(workers: int) -> Iterator[Stack]:
-    stack = Stack(configured(), workers=workers, all_cores=True)
+def _started(workers: int, *, endpoints: bool) -> Iterator[Stack]:
+    stack = Stack(configured(), workers=workers, endpoints=endpoints, all_cores=True)
     with err.status("starting the service") if err.is_terminal else nullcontext():
         stack.__enter__()
     with ExitStack() as exits:

@@ -10,6 +10,8 @@ from typing import Annotated, NamedTuple, get_args
 import typer
 from pydantic import BaseModel
 
+from lacuna.contract.endpoints import PREFIX
+from lacuna.contract.errors import LacunaError as RequestRefused
 from lacuna.contract.jobs import Job
 from lacuna.contract.profile_requests import (
     COSTLY_PREDICTION,
@@ -20,15 +22,18 @@ from lacuna.contract.profile_requests import (
 )
 from lacuna.contract.profiles import Profile
 from lacuna.contract.recall import Probe
+from service.answers.endpoints import estimated
 from service.terminal.common import (
     Json,
     Key,
     Request,
     Server,
     Status,
+    configured,
     emit,
     fail,
     out,
+    print_json,
 )
 from service.terminal.inputs import (
     Built,
@@ -38,9 +43,10 @@ from service.terminal.inputs import (
     names,
     parse_object,
     parse_texts,
+    refuse,
     validated,
 )
-from service.terminal.reports import profile_report
+from service.terminal.reports import estimate_table, profile_report
 from service.terminal.waiting import print_job, waited
 
 
@@ -92,7 +98,11 @@ Recall = Annotated[
 ]
 Probes = Annotated[
     str | None,
-    typer.Option(help=f"What is recalled, some of {', '.join(get_args(Probe))}; implies --recall."),
+    typer.Option(
+        "--probes",
+        "--probe",
+        help=f"What is recalled, some of {', '.join(get_args(Probe))}; implies --recall.",
+    ),
 ]
 Groups = Annotated[
     object,
@@ -118,6 +128,18 @@ Output = Annotated[
 Wait = Annotated[bool, typer.Option(help="Wait for the profile, or print the job and stop.")]
 
 
+_TITLES = (b"Influence profile of", b"Recall by depth of")
+"""Of our pictures."""
+MaxCalls = Annotated[int | None, typer.Option(help="Most calls of an endpoint.")]
+MaxTokens = Annotated[int | None, typer.Option(help="Most tokens of an endpoint, in and out.")]
+MaxCost = Annotated[
+    float | None, typer.Option(help="Most money for an endpoint, in its prices' currency.")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print what an endpoint would take, and measure nothing.")
+]
+
+
 class Files(NamedTuple):
     """Where a profile goes."""
 
@@ -127,7 +149,11 @@ class Files(NamedTuple):
 
 def measure_profile(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Hub id, demo:NAME, local:NAME or preset:NAME.")
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Hub id, demo:NAME, local:NAME, preset:NAME or endpoint:NAME.",
+        ),
     ],
     length: Length = None,
     documents: Count = None,
@@ -143,6 +169,10 @@ def measure_profile(
     recall: Recall = False,
     probes: Probes = None,
     groups: Groups = None,
+    max_calls: MaxCalls = None,
+    max_tokens: MaxTokens = None,
+    max_cost: MaxCost = None,
+    dry_run: DryRun = False,
     dtype: Dtype = None,
     positional_encoding: Positions = None,
     priority: Priority = None,
@@ -174,12 +204,18 @@ def measure_profile(
         Option("--recall", "recall", recalled),
         Option("--probes", "recall.probes", names(probes)),
         Option("--groups", "recall.groups", groups),
+        Option("--max-calls", "budget.max_calls", max_calls),
+        Option("--max-tokens", "budget.max_tokens", max_tokens),
+        Option("--max-cost", "budget.max_cost", max_cost),
         Option("--dtype", "dtype", dtype),
         Option("--positional-encoding", "positional_encoding", positional_encoding),
         Option("--priority", "priority", priority),
     ]
     built = build_request(fields, options)
-    validated(ProfileRequest, built)
+    asked = validated(ProfileRequest, built)
+    if dry_run:
+        _estimated(asked, built, server, key, as_json=as_json)
+        return
     if server is None and not wait:
         fail("--no-wait needs --server: a service started here ends with the command", Status.USAGE)
     files = _files(folder, output)
@@ -199,13 +235,40 @@ def _implied(corpus: str | None, texts: list[str] | None) -> str | None:
     return "corpus" if corpus is not None else None
 
 
+def _estimated(
+    asked: ProfileRequest, built: Built, server: str | None, key: str | None, *, as_json: bool
+) -> None:
+    """Print what an endpoint would take. Without a server the settings here answer."""
+    if not asked.of_endpoint:
+        fail("--dry-run estimates endpoint:NAME alone", Status.USAGE)
+    if server is None:
+        try:
+            found = estimated(asked, configured().endpoint_table)
+        except RequestRefused as error:
+            refuse(error, built.names)
+    else:
+        from service.terminal.connection import connected
+
+        with connected(server, key, names=built.names) as client:
+            found = client.estimate(**built.body)
+    if as_json:
+        print_json(found)
+    else:
+        out.print(estimate_table(found))
+        if found.refused is not None:
+            out.print(f"the limits do not allow it: {found.refused}", soft_wrap=True)
+
+
 def _measured(
     built: Built, files: Files, server: str | None, key: str | None, *, wait: bool, as_json: bool
 ) -> bytes | None:
     """The profile as it was written, or None if only its job is known."""
     from service.terminal.connection import connected
 
-    with connected(server, key, workers=1, names=built.names) as client:
+    served = str(built.body["model"]).startswith(PREFIX)
+    with connected(
+        server, key, workers=0 if served else 1, endpoints=served, names=built.names
+    ) as client:
         found = client.submit(**built.body)
         if isinstance(found, Job):
             if not wait:
@@ -271,6 +334,7 @@ def _is_picture(path: Path) -> bool:
     """Whether the file holds the picture of a profile."""
     try:
         with path.open("rb") as file:
-            return b"Influence profile of" in file.read(1_000)
+            head = file.read(1_000)
+            return any(title in head for title in _TITLES)
     except OSError:
         return False

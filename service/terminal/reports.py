@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from lacuna.contract.endpoints import EndpointEstimate, ServedModel, Spending
 from lacuna.contract.jobs import Job
 from lacuna.contract.profiles import (
     DeadZone,
@@ -109,8 +110,12 @@ def profile_report(console: Console, profile: Profile) -> None:
         console.print(_closest(profile), soft_wrap=True)
     for name, curve in (profile.recall or {}).items():
         console.print(_recall(name, curve))
-    drawn = chart(profile, width=min(console.width, 100))
-    console.print(shown(drawn, console.encoding))
+    if profile.measured is not None:
+        drawn = chart(profile, width=min(console.width, 100))
+        console.print(shown(drawn, console.encoding))
+    if profile.endpoint is not None:
+        for line in _served(profile.endpoint, profile.spending):
+            console.print(line, soft_wrap=True)
     for warning in profile.warnings:
         console.print(f"note: {clean(warning)}", soft_wrap=True)
 
@@ -131,7 +136,7 @@ def profile_list(console: Console, summaries: Sequence[ProfileSummary]) -> None:
             one.objective,
             clean((one.revision or "-")[:_REVISION]),
             _method(one),
-            zone_span(one.dead_zone, one.dead_zone_verdict),
+            "-" if one.shape is None else zone_span(one.dead_zone, one.dead_zone_verdict),
             clean(one.created_at[:16].replace("T", " ")),
         )
         for one in summaries
@@ -143,7 +148,10 @@ def profile_list(console: Console, summaries: Sequence[ProfileSummary]) -> None:
 
 
 def _documents(summary: ProfileSummary) -> str:
-    """How many, and of which source unless it is the built-in text."""
+    """How many, and of which source unless it is the built-in text; groups where only recall was
+    measured."""
+    if summary.shape is None:
+        return f"{summary.documents} groups"
     of = summary.documents_name or summary.documents_source.replace("_", " ")
     return str(summary.documents) + ("" if of == "builtin" else f" {clean(of)}")
 
@@ -154,7 +162,7 @@ def _method(summary: ProfileSummary) -> str:
         f"seed {summary.seed}" if summary.seed else "",
         "positions off" if summary.positional_encoding == "off" else "",
         "raw content" if summary.content_scale == "raw" else "",
-        "recall too" if summary.recall else "",
+        ("recall alone" if summary.shape is None else "recall too") if summary.recall else "",
     ]
     return ", ".join(filter(None, parts)) or "plainly"
 
@@ -164,8 +172,10 @@ def _facts(profile: Profile) -> Table:
     table = Table(title=title)
     table.add_column("quantity")
     table.add_column("value", justify="right")
-    measured = profile.measured
     table.add_row("id", profile.id)
+    if profile.measured is None or profile.shape is None:
+        return table
+    measured = profile.measured
     table.add_row("documents", f"{measured.documents} ({_sampling(measured.sampling)})")
     if profile.mixing is not None:
         table.add_row("lambda, sum over layers", f"{profile.mixing.sum:.3f}")
@@ -242,6 +252,35 @@ def _recall(name: str, curve: RecallCurve) -> Table:
     return table
 
 
+def _served(found: ServedModel, spent: Spending | None) -> Iterator[str]:
+    """Which model answered, how it was read, and what that took."""
+    called = "" if found.served_model is None else f", which calls itself {found.served_model}"
+    yield clean(f"{found.model}{called}; tokens counted by {found.counts_by}")
+    for probe, way in found.ways.items():
+        beyond = found.censored.get(probe, 0.0)
+        yield clean(f"{probe} read by {way}; {beyond:.1%} of answers beyond the server's list")
+    for way, why in found.why_not_higher.items():
+        yield clean(f"  not {way}: {why}")
+    if spent is not None:
+        yield (
+            f"calls {spent.calls:,}, from earlier starts {spent.replayed:,}; tokens "
+            f"{spent.prompt_tokens:,} in, {spent.generated_tokens:,} out; cost {spent.cost:.4g}"
+        )
+
+
+def estimate_table(found: EndpointEstimate) -> Table:
+    """What measuring an endpoint takes, at least and at most."""
+    table = Table(title=f"endpoint {clean(found.endpoint)}")
+    for name in ("", "calls", "tokens in", "tokens out", "cost", "minutes"):
+        table.add_column(name, justify="right")
+    for name, one in (("at least", found.least), ("at most", found.most)):
+        table.add_row(
+            name, f"{one.calls:,}", f"{one.prompt_tokens:,}", f"{one.generated_tokens:,}",
+            f"{one.cost:.4g}", f"{one.minutes:.1f}",
+        )  # fmt: skip
+    return table
+
+
 def _bands(low: list[float] | None, high: list[float] | None, count: int) -> list[str]:
     if low is None or high is None:
         return ["-"] * count
@@ -265,7 +304,7 @@ def _agreement(profile: Profile) -> Table:
 def _closest(profile: Profile) -> str:
     """Which prediction is closest, and whether the distance is more than noise."""
     name, best = min(profile.predictions.items(), key=lambda item: item[1].wasserstein)
-    noise = profile.measured.split_half_wasserstein
+    noise = profile.influence.split_half_wasserstein
     text = f"closest: {name}, {best.wasserstein:.4f}"
     if best.same_documents is not None:
         text += f"; {_paired(best)}"

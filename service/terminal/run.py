@@ -82,7 +82,7 @@ def serve(
 
     settings = configured(host=host, port=port)
     try:
-        with Stack(settings, workers=workers, port=settings.port) as stack:
+        with Stack(settings, workers=workers, endpoints=True, port=settings.port) as stack:
             out.print(
                 f"Lacuna listens on {stack.url} (documentation: {stack.url}/docs)", soft_wrap=True
             )
@@ -128,6 +128,11 @@ def run_gateway() -> None:
     os._exit(Status.DONE)
 
 
-def run_worker() -> None:
+def run_worker(
+    queue: Annotated[
+        str | None, typer.Option(help="auto, cpu, gpu or endpoints (else LACUNA_QUEUE).")
+    ] = None,
+) -> None:
     """Run one worker."""
-    os.execv(sys.executable, [sys.executable, "-m", "workers"])
+    chosen = [] if queue is None else ["--queue", queue]
+    os.execv(sys.executable, [sys.executable, "-m", "workers", *chosen])

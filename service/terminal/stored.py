@@ -15,7 +15,12 @@ from rich.table import Table
 from lacuna.client.errors import LacunaError, Refused
 from lacuna.client.offline import parse_profile
 from lacuna.contract.base import DIGEST_PATTERN
-from lacuna.contract.comparisons import ComparedProfile, Comparison
+from lacuna.contract.comparisons import (
+    ComparedCurve,
+    ComparedProfile,
+    Comparison,
+    RecallChange,
+)
 from lacuna.contract.models import ModelCatalogue
 from lacuna.contract.profiles import Interval, Profile, Source
 from lacuna.pictures.terminal import side_by_side
@@ -134,6 +139,7 @@ def model_list(console: Console, found: ModelCatalogue) -> None:
     for title, names in (
         ("with the service", found.demo),
         ("in the operator's model folder", [f"local:{name}" for name in local]),
+        ("behind an API", [one.name for one in found.endpoints]),
         ("architectures, for --weights random", found.presets),
     ):
         if names:
@@ -151,13 +157,13 @@ def model_list(console: Console, found: ModelCatalogue) -> None:
         console.print("no worker is running: a measurement waits until one does")
 
 
-_SOURCES = f"Which curve: {', '.join(get_args(Source))}."
+_SOURCES = f"Which curve: {', '.join(get_args(Source))}, recall (else measured, if both have it)."
 
 
 def compare_profiles(
     a: Annotated[str, typer.Argument(metavar="A", help="A profile: its id, or its profile.json.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Another.")],
-    source: Annotated[str, typer.Option(help=_SOURCES)] = "measured",
+    source: Annotated[str | None, typer.Option(help=_SOURCES)] = None,
     bins: Annotated[
         int,
         typer.Option(min=1, max=1_000, help="Bins of the difference, and of unequal lengths."),
@@ -172,39 +178,44 @@ def compare_profiles(
     # numpy and scipy are slow to import
     from lacuna import comparisons, views
 
-    curve = cast(Source, source)
     try:
-        curves = [views.curve(profile, curve) for profile in (first, second)]
-        answer = comparisons.compare(first, second, source=curve, bins=bins)
+        asked = cast(ComparedCurve | None, source)
+        answer = comparisons.compare(first, second, source=asked, bins=bins)
+        curves = []
+        if answer.source != "recall":
+            curves = [views.curve(profile, answer.source) for profile in (first, second)]
     except LacunaError as error:
         refuse(error, {"source": "--source"})
     if as_json:
         print_json(answer)
     else:
-        comparison_report(out, answer, *curves)
+        comparison_report(out, answer, curves)
 
 
 def comparison_report(
-    console: Console, answer: Comparison, a: Sequence[float], b: Sequence[float]
+    console: Console, answer: Comparison, curves: Sequence[Sequence[float]]
 ) -> None:
     """Print a comparison and the two curves.
 
     Args:
-        a: masses that sum to 1.
-        b: likewise, of any length.
+        curves: of both, masses that sum to 1, of any length; none for recall.
     """
     for name, side in (("A", answer.a), ("B", answer.b)):
         facts = f"{clean(side.model)}, {side.weights}, {counted(side.sequence_length, 'token')}"
         console.print(f"{name}: {side.id}, {facts}", soft_wrap=True)
     console.print(f"B against A: {clean(answer.summary)}", soft_wrap=True)
     console.print(_table(answer))
-    if answer.verdict == "difference":
+    if answer.verdict == "difference" and answer.source == "measured":
         console.print(_tenths(answer))
+    for one in answer.recall:
+        console.print(_depths(one))
     console.print(_distance(answer), soft_wrap=True)
     for warning in answer.warnings:
         console.print(f"note: {clean(warning)}", soft_wrap=True)
     tokens = max(answer.a.sequence_length, answer.b.sequence_length)
-    console.print(side_by_side({"A": a, "B": b}, tokens, min(console.width, 100)))
+    if curves:
+        shown = dict(zip(("A", "B"), curves, strict=True))
+        console.print(side_by_side(shown, tokens, min(console.width, 100)))
 
 
 def _table(answer: Comparison) -> Table:
@@ -243,6 +254,20 @@ def _tenths(answer: Comparison) -> Table:
             band = Interval(low=one.low, high=one.high)
         p = "" if one.p is None else number(one.p)
         table.add_row(f"{one.start:.0%}", _change(one.value, band), p)
+    return table
+
+
+def _depths(found: RecallChange) -> Table:
+    """The change of recall at every depth, and of its mean."""
+    table = Table(title=f"recall of {clean(found.probe)}, {found.groups} groups")
+    table.add_column("depth")
+    for name in ("change", "p"):
+        table.add_column(name, justify="right")
+    for where, one in [*((f"{d.depth:.0%}", d) for d in found.depths), ("all", found.level)]:
+        band = None
+        if one.low is not None and one.high is not None:
+            band = Interval(low=one.low, high=one.high)
+        table.add_row(where, _change(one.value, band), "" if one.p is None else number(one.p))
     return table
 
 

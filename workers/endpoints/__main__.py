@@ -1,24 +1,30 @@
-"""`python -m workers.endpoints NAME`: the recall curve of a served model, on standard output.
+"""`python -m workers.endpoints NAME`: the profile of a served model, without a service.
 
-Exit status: 0 measured (or estimated), 1 the endpoint or the budget does not allow it, 2 the call
-or the settings cannot be used, 130 stopped by Ctrl-C. Errors are one line.
+The same measurement as a job's, with its answers in a file. Exit status: 0 measured (or estimated),
+1 the endpoint or the budget does not allow it, 2 the call or the settings cannot be used, 130
+stopped by Ctrl-C. Errors are one line.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from lacuna.contract.endpoints import PREFIX, EndpointCost
 from lacuna.contract.errors import LacunaError
-from workers.endpoints.budget import Limits
+from lacuna.contract.profile_requests import ProfileRequest
+from lacuna.contract.profiles import Profile
+from lacuna.contract.recall import RecallCurve
+from service.endpoints.costs import estimate
+from service.endpoints.table import Endpoint, Endpoints, SettingsInvalid
 from workers.endpoints.ledger import FileLedger
-from workers.endpoints.measurement import Plan, Served, run
-from workers.endpoints.settings import Endpoint, Endpoints, SettingsInvalid
+from workers.endpoints.measurement import open_reader, plan, run
+from workers.endpoints.profile import profile_body, profile_envelope, profile_of
 from workers.recall.probes import PROBES
 
 
@@ -27,11 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     try:
         endpoint = Endpoints.from_toml(asked.settings.read_text(encoding="utf-8")).find(asked.name)
-        plan = Plan(asked.probe, asked.length, asked.depths, asked.groups, asked.seed)
+        request = _request(endpoint, asked)
         if asked.dry_run:
-            _print_costs(endpoint, plan, as_json=asked.json)
+            _print_costs(endpoint, request, as_json=asked.json)
             return 0
-        print(_measured(endpoint, plan, asked))
+        found = _measured(endpoint, request, asked.ledger)
+        print(found.model_dump_json(indent=2) if asked.json else "\n".join(_text(found)))
         return 0
     except SettingsInvalid as error:
         return _fail(f"{asked.settings}: {error}", 2)
@@ -43,75 +50,96 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail("stopped; the same command goes on from here", 130)
 
 
-def _measured(endpoint: Endpoint, plan: Plan, asked: argparse.Namespace) -> str:
-    kept = asked.ledger or Path(f"{endpoint.name}.answers.jsonl")
+def _request(endpoint: Endpoint, asked: argparse.Namespace) -> ProfileRequest:
+    limits = {"max_calls": asked.max_calls, "max_tokens": asked.max_tokens}
+    given: dict[str, Any] = {
+        "model": f"{PREFIX}{endpoint.name}",
+        "sequence_length": asked.length,
+        "seed": asked.seed,
+        "recall": {"probes": [asked.probe], "depths": asked.depths, "groups": asked.groups},
+        "budget": {**limits, "max_cost": asked.max_cost},
+    }
+    return ProfileRequest.model_validate(given)
+
+
+def _measured(endpoint: Endpoint, request: ProfileRequest, file: Path | None) -> Profile:
+    kept = file or Path(f"{endpoint.name}.answers.jsonl")
     try:
         ledger = FileLedger(kept)
     except BlockingIOError:
         raise BlockingIOError(f"another process measures with {kept}") from None
+    started = time.monotonic()
     try:
-        found = run(
-            endpoint,
-            endpoint.key(os.environ.get),
-            plan,
-            Limits(asked.max_calls, asked.max_tokens, asked.max_cost),
-            ledger,
-            _progress if sys.stderr.isatty() else None,
-        )
+        with open_reader(endpoint, endpoint.key(os.environ.get), request, ledger) as reader:
+            planned = plan(reader, request)
+            found_out = time.monotonic() - started
+            found = run(planned, on_share=_progress, check=_go_on)
+            envelope = profile_envelope(planned, found, found_out)
+            return profile_of(profile_body(planned, found), envelope)
     finally:
         ledger.close()
-    return found.model_dump_json(indent=2) if asked.json else _text(found)
 
 
-def _text(found: Served) -> str:
+def _text(found: Profile) -> Iterator[str]:
     """The result for people to read."""
-    curve = found.curve
+    served, spent = found.endpoint, found.spending
+    assert served is not None
+    assert spent is not None
+    yield f"{found.model.id}: {served.model}, {found.request.sequence_length} tokens"
+    yield f"tokens counted by {served.counts_by}"
+    for way, why in served.why_not_higher.items():
+        yield f"  not {way}: {why}"
+    for probe, curve in (found.recall or {}).items():
+        yield from ("", f"{probe}, read by {served.ways[probe]} (rung {curve.rung})", *_rows(curve))
+        yield f"answers beyond the server's list of tokens: {served.censored[probe]:.1%}"
+    yield (
+        f"calls {spent.calls:,}, from earlier starts {spent.replayed:,}; tokens "
+        f"{spent.prompt_tokens:,} in, {spent.generated_tokens:,} out; cost {spent.cost:.4g}"
+    )
+
+
+def _rows(curve: RecallCurve) -> Iterator[str]:
     tested = f"{curve.verdict} (p = {curve.p:.3g})" if curve.p is not None else curve.verdict
     repeat = "not read" if curve.controls.repeat is None else f"{curve.controls.repeat:.4f}"
-    lines = [
-        f"{found.endpoint}: {found.model}, {found.probe}, {found.length} tokens, "
-        f"{curve.groups} groups ({found.groups_lost} lost)",
-        f"read by {found.way} (rung {curve.rung}); tokens counted by {found.counts_by}",
-        *(f"  not {way}: {why}" for way, why in found.why_not_higher.items()),
-        "",
-        f"{'depth':>6} {'token':>8} {'recall':>7}  95% band of the shape",
-    ]
     low, high = curve.simultaneous_low, curve.simultaneous_high
+    yield f"{'depth':>6} {'token':>8} {'recall':>7}  95% band of the shape"
     for i, depth in enumerate(curve.depth):
         band = "none below 16 groups" if not low or not high else f"{low[i]:.3f} to {high[i]:.3f}"
-        lines.append(f"{depth:6.2f} {curve.position[i]:8.0f} {curve.probability[i]:7.3f}  {band}")
-    lines += [
-        "",
-        f"verdict: {tested}; largest less smallest {curve.spread:.3f}",
+        yield f"{depth:6.2f} {curve.position[i]:8.0f} {curve.probability[i]:7.3f}  {band}"
+    yield f"verdict: {tested}; largest less smallest {curve.spread:.3f}; {curve.groups} groups"
+    yield (
         f"controls: closed book {curve.controls.closed_book:.3f}, fact alone "
-        f"{curve.controls.oracle:.3f}, same prompt again differs by {repeat}",
-        f"answers beyond the server's list of tokens: {found.censored:.1%}",
-        f"calls {found.calls:,}, from earlier starts {found.replayed:,}; tokens "
-        f"{found.prompt_tokens:,} in, {found.generated_tokens:,} out; cost {found.cost:.4g}",
-        "density: none, since no difference between depths is certain"
-        if found.density is None
-        else f"density: {found.density}",
-    ]
-    return "\n".join(lines)
+        f"{curve.controls.oracle:.3f}, same prompt again differs by {repeat}"
+    )
 
 
-def _print_costs(endpoint: Endpoint, plan: Plan, *, as_json: bool) -> None:
-    least = plan.cost(endpoint, counts_by_usage=False, text=False)
-    most = plan.cost(endpoint, counts_by_usage=True, text=True)
+def _print_costs(endpoint: Endpoint, request: ProfileRequest, *, as_json: bool) -> None:
+    found = estimate(request, endpoint)
     if as_json:
-        print(json.dumps({"least": asdict(least), "most": asdict(most)}, indent=2))
+        print(found.model_dump_json(indent=2))
         return
     print(f"{'':9} {'calls':>8} {'tokens in':>12} {'tokens out':>11} {'cost':>9} {'minutes':>8}")
-    for name, one in (("at least", least), ("at most", most)):
-        print(
-            f"{name:9} {one.calls:8,} {one.prompt_tokens:12,} {one.generated_tokens:11,} "
-            f"{one.cost:9.4g} {one.minutes:8.1f}"
-        )
+    for name, one in (("at least", found.least), ("at most", found.most)):
+        print(_row(name, one))
     print("most: no route of the server counts tokens, and only texts can be read")
+    if found.refused is not None:
+        print(f"the limits do not allow it: {found.refused}")
 
 
-def _progress(done: int, of: int) -> None:
-    print(f"\r{done:,} of {of:,} questions", end="" if done < of else "\n", file=sys.stderr)
+def _row(name: str, one: EndpointCost) -> str:
+    return (
+        f"{name:9} {one.calls:8,} {one.prompt_tokens:12,} {one.generated_tokens:11,} "
+        f"{one.cost:9.4g} {one.minutes:8.1f}"
+    )
+
+
+def _progress(share: float, message: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{share:4.0%} {message}", end="" if share < 1 else "\n", file=sys.stderr)
+
+
+def _go_on() -> None:
+    """Nothing but Ctrl-C stops this command."""
 
 
 def _fail(reason: str, status: int) -> int:
@@ -127,16 +155,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("name", help="of the endpoint in the settings, with or without `endpoint:`")
     parser.add_argument("--settings", type=Path, default=Path("endpoints.toml"))
     parser.add_argument("--probe", choices=sorted(PROBES), default="facts")
-    parser.add_argument("--length", type=_between(64, 2**20), default=1024, help="tokens")
+    parser.add_argument("--length", type=_between(64, 131_072), default=1024, help="tokens")
     parser.add_argument("--depths", type=_between(3, 10), default=5)
-    parser.add_argument("--groups", type=_between(1, 512), default=24, help="16 at least for bands")
-    parser.add_argument("--seed", type=_between(0, 2**31), default=0)
+    parser.add_argument("--groups", type=_groups, default="auto", help="16 to 512, or auto")
+    parser.add_argument("--seed", type=_between(0, 2**31 - 1), default=0)
     parser.add_argument("--max-calls", type=_between(1, 10**9), help="of all starts together")
     parser.add_argument("--max-tokens", type=_between(1, 10**15), help="in and out together")
     parser.add_argument("--max-cost", type=_price, help="in the currency of the settings' prices")
     parser.add_argument("--ledger", type=Path, help="keeps answers; default NAME.answers.jsonl")
     parser.add_argument("--dry-run", action="store_true", help="print the cost, call nothing")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", action="store_true", help="print the profile as JSON")
     return parser
 
 
@@ -147,6 +175,10 @@ def _between(least: int, most: int) -> Callable[[str], int]:
         return int(text)
 
     return number
+
+
+def _groups(text: str) -> int | str:
+    return text if text == "auto" else _between(16, 512)(text)
 
 
 def _price(text: str) -> float:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Kind = Literal["again", "key", "quota", "elsewhere", "too_long", "declined"]
+Kind = Literal["again", "key", "quota", "elsewhere", "too_long", "limit_name", "declined"]
 
 AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
 """Statuses after which the same request may succeed."""
+NEW_LIMIT = "max_completion_tokens"
+"""What newer chat interfaces call `max_tokens`, which they refuse and name this instead."""
 _TOO_LONG = (
     "context_length_exceeded",
     "exceed_context_size",
@@ -130,7 +132,7 @@ def fault_of(status: int, answer: Any) -> Kind:
         return "too_long"
     if status in AGAIN:
         return "again"
-    return "declined"
+    return "limit_name" if NEW_LIMIT in said else "declined"
 
 
 def _said(answer: Any) -> str:

@@ -1,4 +1,4 @@
-"""What a measurement of a served model may cost: estimated before, kept to while it runs.
+"""What a measurement of a served model may cost, kept to while it runs.
 
 Each call first reserves what it may use at most, as far as that is known; once it is answered, the
 reservation is replaced by what the server says it used. A new call is made only if everything spent
@@ -8,24 +8,12 @@ whose prompts turn out longer than expected.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lacuna.contract.errors import (
-    BudgetSpent,
-)
-from workers.endpoints.settings import Endpoint
-from workers.recall.reader import Rung
-
-SECONDS_PER_CALL = 2.0
-"""Assumed where no call was timed yet: a hosted model, or a small one near by, at 1,000 tokens."""
-LADDER_CALLS = 60
-"""Calls that finding the readers takes at most, on servers where nothing had to be retried."""
-LADDER_PROMPT_TOKENS = 6_000
-"""Prompt tokens of those calls."""
-SHORT_PROMPT = 96
-"""Tokens of a question without context, or with its fact alone; chat template included."""
+from lacuna.contract.endpoints import EndpointBudget
+from lacuna.contract.errors import BudgetSpent
+from service.endpoints.table import Endpoint
 
 
 @dataclass(frozen=True)
@@ -38,6 +26,13 @@ class Limits:
     """Prompt and generated tokens together."""
     money: float | None = None
     """In the currency of the endpoint's prices."""
+
+    @classmethod
+    def of(cls, asked: EndpointBudget | None) -> Limits:
+        """The limits of a request."""
+        if asked is None:
+            return cls()
+        return cls(asked.max_calls, asked.max_tokens, asked.max_cost)
 
 
 @dataclass(frozen=True)
@@ -135,66 +130,3 @@ class Budget:
 
     def _price(self, prompt: int, generated: int) -> float:
         return (prompt * self.input_price + generated * self.output_price) / 1e6
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What a measurement will take. Retries and prefix caches are not foreseen."""
-
-    calls: int
-    prompt_tokens: int
-    generated_tokens: int
-    cost: float
-    """In the currency of the endpoint's prices."""
-    minutes: float
-
-    def exceeds(self, limits: Limits) -> str | None:
-        """The first limit that the estimate exceeds, in words; None if it fits."""
-        tokens = self.prompt_tokens + self.generated_tokens
-        if limits.calls is not None and self.calls > limits.calls:
-            return f"{self.calls:,} calls are needed, the limit is {limits.calls:,}"
-        if limits.tokens is not None and tokens > limits.tokens:
-            return f"{tokens:,} tokens are needed, the limit is {limits.tokens:,}"
-        if limits.money is not None and self.cost > limits.money:
-            return f"the cost is {self.cost:.4g}, the limit is {limits.money:g}"
-        return None
-
-
-def estimate(
-    endpoint: Endpoint,
-    *,
-    answers: int,
-    length: int,
-    rung: Rung,
-    answer_tokens: int = 1,
-    calls_per_answer: int = 1,
-    short_answers: int = 0,
-    counting_calls: int = 0,
-    counting_tokens: int = 0,
-    seconds_per_call: float = SECONDS_PER_CALL,
-) -> Estimate:
-    """Calls, tokens, cost and minutes of a measurement.
-
-    Args:
-        endpoint: prices, concurrency and requests per minute come from here.
-        answers: questions asked, each with a prompt of its own.
-        length: tokens of each prompt.
-        rung: `text` generates `answer_tokens`, the others one token.
-        answer_tokens: tokens of an answer, or generated for one.
-        calls_per_answer: 1, or `answer_tokens` for the reader that forces one token at a time.
-        short_answers: questions without their context besides, of SHORT_PROMPT tokens.
-        counting_calls: calls that count tokens; `counting_tokens` are their paid prompt tokens.
-        counting_tokens: see above; 0 where the server has a route that counts.
-        seconds_per_call: as timed on this endpoint, else an assumption.
-    """
-    asked, short = answers * calls_per_answer, short_answers * calls_per_answer
-    calls = LADDER_CALLS + counting_calls + asked + short
-    per_prompt = length + (answer_tokens if rung == "answer" else 0)
-    prompt_tokens = LADDER_PROMPT_TOKENS + counting_tokens + asked * per_prompt
-    prompt_tokens += short * (SHORT_PROMPT + per_prompt - length)
-    generated = calls + ((answers + short_answers) * (answer_tokens - 1) if rung == "text" else 0)
-    cost = (prompt_tokens * endpoint.input_price + generated * endpoint.output_price) / 1e6
-    minutes = math.ceil(calls / endpoint.concurrency) * seconds_per_call / 60
-    if endpoint.requests_per_minute is not None:
-        minutes = max(minutes, calls / endpoint.requests_per_minute)
-    return Estimate(calls, prompt_tokens, generated, cost, minutes)

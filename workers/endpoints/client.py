@@ -28,11 +28,19 @@ from lacuna.contract.errors import (
     LacunaError,
     TooLong,
 )
-from workers.endpoints.answers import Served, Usage, basename, fault_of, served_of, usage_of
+from service.endpoints.table import Endpoint
+from workers.endpoints.answers import (
+    NEW_LIMIT,
+    Served,
+    Usage,
+    basename,
+    fault_of,
+    served_of,
+    usage_of,
+)
 from workers.endpoints.budget import Budget
 from workers.endpoints.ledger import Ledger, request_key
-from workers.endpoints.pace import Pace, retry_after
-from workers.endpoints.settings import Endpoint
+from workers.endpoints.pace import Pace, SharedPace, retry_after
 
 MOST_BYTES = 4 * 2**20
 """An answer longer than this is cut off and refused."""
@@ -67,6 +75,10 @@ class _Fault:
     lost: bool = False
 
 
+class _LimitRefused(EndpointIncapable):
+    """The server refuses `max_tokens` and names `max_completion_tokens`."""
+
+
 class EndpointClient:
     """HTTP client of one endpoint, for one event loop. Close it with `aclose` or `async with`.
 
@@ -76,6 +88,7 @@ class EndpointClient:
         budget: is asked before every try and told of every answer.
         ledger: answers found there are not asked again.
         scope: whose answers those are; a caller may change it between calls, as it may `replays`.
+        pace: says when a call may start; this client alone keeps the endpoint's if None.
         transport: for tests; the network if None.
         clock: seconds, monotonic.
         sleep: waits for seconds.
@@ -89,6 +102,7 @@ class EndpointClient:
         budget: Budget,
         ledger: Ledger,
         scope: str = "",
+        pace: Pace | SharedPace | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -98,12 +112,14 @@ class EndpointClient:
         """Whether answers are taken from the ledger; they are kept there in any case."""
         self.served_model: str | None = None
         """Once set, answers in another model's name are refused."""
+        self._new_limit = False
+        """Whether this server's chat wants `max_completion_tokens`."""
         self._counted: set[str] = set()
         """Keys of answers that the budget knows: a second use of one costs nothing."""
         self._key = key
         self._clock, self._sleep = clock, sleep
         self._gate = asyncio.Semaphore(endpoint.concurrency)
-        self._pace = Pace(endpoint.requests_per_minute, clock, sleep)
+        self._pace = pace or Pace(endpoint.requests_per_minute, clock, sleep)
         self._http = httpx.AsyncClient(
             follow_redirects=False,
             trust_env=False,
@@ -172,7 +188,7 @@ class EndpointClient:
         reserve = (0, 0) if free else (guess, generates)
         picked, declined, usage, served = None, None, Usage(), Served()
         try:
-            whole, usage = await self._until_answered(address, content, reserve)
+            whole, usage = await self._answered(address, sent, reserve)
             served = self._same_model(served_of(whole))
             picked = pick(whole)
         except EndpointIncapable as error:
@@ -190,6 +206,22 @@ class EndpointClient:
         if declined is not None:
             raise EndpointIncapable(declined)
         return Answer(picked, usage, served)
+
+    async def _answered(
+        self, address: str, body: dict[str, Any], reserve: tuple[int, int]
+    ) -> tuple[Any, Usage]:
+        """The answer to a body; one that the server wants with another name of its limit is sent
+        again with that, now and from now on."""
+        chat = address.endswith("/chat/completions") and "max_tokens" in body
+        if not (chat and self._new_limit):
+            try:
+                return await self._until_answered(address, canonical(body), reserve)
+            except _LimitRefused:
+                if not chat:
+                    raise
+        self._new_limit = True
+        renamed = {NEW_LIMIT if n == "max_tokens" else n: value for n, value in body.items()}
+        return await self._until_answered(address, canonical(renamed), reserve)
 
     def _same_model(self, served: Served) -> Served:
         name, before = basename(served.model, self.endpoint.model), self.served_model
@@ -215,8 +247,11 @@ class EndpointClient:
         fault = _Fault("it was never called")
         for attempt in range(TRIES):
             async with self._gate:
-                await self._pace.turn()
-                outcome = await self._paid(address, content, reserve)
+                token = await self._pace.turn()
+                try:
+                    outcome = await self._paid(address, content, reserve)
+                finally:
+                    self._pace.done(token)
             if not isinstance(outcome, _Fault):
                 return outcome
             fault = outcome
@@ -318,7 +353,8 @@ class EndpointClient:
         elif kind == "too_long":
             return TooLong(f"{who} takes shorter prompts than this one", field="sequence_length")
         else:
-            return EndpointIncapable(f"the server declines the request (HTTP status {status})")
+            refused = _LimitRefused if kind == "limit_name" else EndpointIncapable
+            return refused(f"the server declines the request (HTTP status {status})")
         return EndpointRefused(reason, field="model")
 
     def _headers(self, address: str) -> dict[str, str]:

@@ -61,6 +61,33 @@ class MemoryLedger:
         return len(self._kept)
 
 
+class PrivateLedger:
+    """Notes which answers went to another ledger, so that they can be dropped with their job.
+
+    Args:
+        kept: where they are.
+    """
+
+    def __init__(self, kept: Ledger) -> None:
+        self._kept = kept
+        self._names: set[str] = set()
+
+    @property
+    def names(self) -> list[str]:
+        """Of all answers that this job wrote or read."""
+        return sorted(self._names)
+
+    def get(self, key: str) -> bytes | None:
+        """The answer kept under this digest, or None."""
+        self._names.add(key)
+        return self._kept.get(key)
+
+    def put(self, key: str, answer: bytes) -> None:
+        """Keep an answer."""
+        self._names.add(key)
+        self._kept.put(key, answer)
+
+
 class FileLedger:
     """Answers in a file, one JSON line each, written through to the disk.
 

@@ -1,218 +1,191 @@
-"""One recall curve of a served model: what it will cost, and what came out of it.
+"""The recall of a served model: open a reader, plan, and read until it is known.
 
-The same prompts as those of loaded weights (`workers.recall.measure`), read over HTTP. A request
-that was answered once is never paid for again while its ledger is there; more groups later ask only
-what is new.
+The same prompts as those of loaded weights (`workers.recall`), read over HTTP. A request that was
+answered once is not paid for again while its ledger is there; more groups later ask only what is
+new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
 from dataclasses import dataclass
-from typing import Literal
 
-import numpy as np
 from pydantic import SecretStr
 
-from lacuna.contract.base import Wire, digest, rounded_list
-from lacuna.contract.errors import BudgetSpent
-from lacuna.contract.recall import RecallCurve
-from lacuna.placement.document_curves import at_depths
-from workers.endpoints.budget import Budget, Estimate, Limits, estimate
+from lacuna.contract.base import digest
+from lacuna.contract.profile_requests import METHOD_VERSION, ProfileRequest
+from lacuna.contract.recall import RecallRequest
+from service.endpoints.costs import least_cost, refuse_beyond
+from service.endpoints.table import Endpoint
+from workers.endpoints.budget import Budget, Limits
+from workers.endpoints.client import EndpointClient
+from workers.endpoints.dialects import Way
 from workers.endpoints.ledger import Ledger
+from workers.endpoints.pace import SharedPace
 from workers.endpoints.reader import EndpointReader
-from workers.endpoints.settings import Endpoint
-from workers.recall.measure import REPEATED_PROMPTS, measure
-from workers.recall.probes import PROBES
-from workers.recall.reader import OnProgress
-from workers.recall.result import Recall
-from workers.recall.wire import recall_to_wire
-
-SEGMENTS = 20
-"""Pieces of filler that are counted for one group, about."""
-BINS = 20
-"""Of the density."""
-TEXT_TOKENS = 8
-"""Tokens that a reply may have where only texts are compared."""
+from workers.recall.measure import layouts
+from workers.recall.reader import Check, Rung
+from workers.recall.sampled import (
+    OnShare,
+    Probed,
+    Sampled,
+    Source,
+    reporter,
+    sampled,
+    source_of,
+)
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to measure.
+class Planned:
+    """What will be asked of an endpoint, known before any prompt is read.
 
     Attributes:
-        probe: one of `workers.recall.probes.PROBES`.
-        length: tokens of a prompt with its answer.
-        depths: of the curve, and competing facts in each prompt.
-        groups: what is drawn independently.
-        seed: of the draw.
+        reader: open; the caller closes it.
+        request: what was asked for.
+        sources: groups by probe.
+        ways: how the answers of each probe are read.
+        prompts: digest of the prompts of each probe's first look (32 hex digits).
     """
 
-    probe: str
-    length: int
-    depths: int
-    groups: int
-    seed: int = 0
+    reader: EndpointReader
+    request: ProfileRequest
+    sources: tuple[Source, ...]
+    ways: dict[str, Way]
+    prompts: str
 
-    def measurement(self, endpoint: Endpoint) -> str:
-        """Names answers that belong together (32 hex digits). Groups are left out: more of them
-        find the answers of fewer."""
-        return digest([endpoint.name, endpoint.base_url, endpoint.model, endpoint.form])
+    @property
+    def asked(self) -> RecallRequest:
+        """The request for recall."""
+        return recall_of(self.request)
 
-    def cost(self, endpoint: Endpoint, *, counts_by_usage: bool, text: bool) -> Estimate:
-        """What it will take.
-
-        Args:
-            endpoint: for prices and pace.
-            counts_by_usage: whether counting tokens is paid for, for lack of a route that does it.
-            text: whether the reply's text is all that can be read.
-        """
-        k = self.depths
-        prompts = self.groups * k
-        counted = self.groups * (1 + 3 * k + SEGMENTS)
-        return estimate(
-            endpoint,
-            answers=(prompts + min(prompts, REPEATED_PROMPTS)) * k,
-            length=self.length,
-            rung="text" if text else "first_token",
-            answer_tokens=TEXT_TOKENS if text else 1,
-            short_answers=2 * prompts,
-            counting_calls=counted,
-            counting_tokens=32 * counted + self.groups * self.length if counts_by_usage else 0,
+    @property
+    def id(self) -> str:
+        """Content address of the profile to come: the request without its budget, which model
+        answers, how it is read, and the prompts."""
+        reader = self.reader
+        served = reader.canary.served
+        return digest(
+            {
+                "method": METHOD_VERSION,
+                "request": self.request.model_copy(update={"budget": None}).identity(),
+                "endpoint": [reader.endpoint.name, reader.endpoint.model, reader.form],
+                "served": [served.model, served.fingerprint, reader.canary.digest],
+                "ways": {name: way.name for name, way in self.ways.items()},
+                "prompts": self.prompts,
+            }
         )
 
 
-class Served(Wire):
-    """A recall curve of a served model, and how it was read."""
+@dataclass(frozen=True)
+class Measured:
+    """What came out: recall by probe, and the seconds that it took."""
 
-    endpoint: str
-    model: str
-    served_model: str | None
-    """What the server calls itself, in its last answer."""
-    canary: str
-    """Digest of what the model answers to three fixed prompts: it stands for a revision."""
-    length: int
-    probe: str
-    way: str
-    """How answers were read; `curve.rung` is its rung."""
-    why_not_higher: Mapping[str, str]
-    """Each way of a higher rung, with the reason why it does not count."""
-    counts_by: Literal["tokenizer", "usage"]
-    censored: float
-    """Share of answers that the server's list of tokens did not reach."""
-    groups_lost: int
-    """Groups left out since a question had no answer."""
-    curve: RecallCurve
-    density: list[float] | None
-    """What `density` of POST /v1/placements takes, mean 1; null unless the verdict is `varies`: a
-    density is taken there as certain."""
-    calls: int
-    """Calls of this start."""
-    replayed: int
-    """Answers taken from the ledger."""
-    prompt_tokens: int
-    generated_tokens: int
-    cost: float
-    """Of all starts, in the currency of the settings' prices."""
+    recall: dict[str, Probed]
+    seconds: float
 
 
-def run(
+def recall_of(request: ProfileRequest) -> RecallRequest:
+    """The request for recall, which a request of an endpoint always has."""
+    assert request.recall is not None
+    return request.recall
+
+
+def open_reader(
     endpoint: Endpoint,
     key: SecretStr | None,
-    plan: Plan,
-    limits: Limits,
+    request: ProfileRequest,
     ledger: Ledger,
-    on_progress: OnProgress | None = None,
-) -> Served:
-    """Measure a recall curve.
+    *,
+    pace: SharedPace | None = None,
+    check: Check | None = None,
+) -> EndpointReader:
+    """Find out how the endpoint can be read, within the request's budget.
 
     Args:
-        endpoint: from the settings.
+        endpoint: from the settings; the request may ask for another form of prompts.
         key: as `Endpoint.key` gave it.
-        plan: what to measure.
-        limits: what it may cost, earlier starts over the same ledger included.
+        request: of an endpoint.
         ledger: where answers are kept.
-        on_progress: told how many questions are answered.
+        pace: shared with other workers; None: this process alone keeps the endpoint's.
+        check: called several times a second whenever the reader waits.
 
     Raises:
-        BudgetSpent: the limits do not reach. No more than finding the readers was paid if the
-            estimate says so; else answers are kept.
-        EndpointError, TooLong, DocumentsUnusable: as `EndpointReader` and `measure` do.
+        BudgetSpent: the budget does not reach for the fewest groups, judged before any call, and
+            again once it is known how the server counts and answers.
+        EndpointError, TooLong: as `EndpointReader`.
     """
-    budget = Budget.of(endpoint, limits)
-    _refuse_beyond(plan.cost(endpoint, counts_by_usage=False, text=False), limits)
-    with EndpointReader(
+    refuse_beyond(least_cost(request, endpoint), request.budget)
+    form = recall_of(request).form
+    if form != "auto":
+        endpoint = endpoint.model_copy(update={"form": form})
+    budget = Budget.of(endpoint, Limits.of(request.budget))
+    scope = digest([endpoint.name, endpoint.base_url, endpoint.model, endpoint.form])
+    reader = EndpointReader(
         endpoint,
         key,
         budget=budget,
         ledger=ledger,
-        measurement=plan.measurement(endpoint),
-        longest=plan.length,
-    ) as reader:
-        usage = reader.ladder.counts_by == "usage"
-        _refuse_beyond(
-            plan.cost(endpoint, counts_by_usage=usage, text=reader.rung == "text"), limits
-        )
-        reader.way = reader.ladder.choose(one_token=_one_token(reader, plan))
-        found = _measured(reader, plan, on_progress)
-        reader.verify()
-        return _served(reader, plan, found)
-
-
-def _refuse_beyond(cost: Estimate, limits: Limits) -> None:
-    if (beyond := cost.exceeds(limits)) is not None:
-        raise BudgetSpent(f"{beyond}: raise it, or measure fewer groups or a shorter length")
-
-
-def _one_token(reader: EndpointReader, plan: Plan) -> bool:
-    groups = PROBES[plan.probe](plan.groups, plan.depths, plan.seed, 0)
-    answers = {item.answer for group in groups for item in group.items}
-    if reader.form == "chat":  # a reply that starts by itself has no space in front
-        answers = {answer.strip() for answer in answers}
-    return max(reader.count(sorted(answers))) == 1
-
-
-def _measured(reader: EndpointReader, plan: Plan, on_progress: OnProgress | None) -> Recall:
-    found = measure(
-        reader,
-        PROBES[plan.probe],
-        plan.length,
-        probe=plan.probe,
-        groups=plan.groups,
-        depths=plan.depths,
-        seed=plan.seed,
-        on_progress=on_progress,
+        measurement=scope,
+        longest=request.sequence_length,
+        strict=True,
+        check=check,
+        client=EndpointClient(endpoint, key, budget=budget, ledger=ledger, pace=pace),
     )
-    if reader.exhausted is not None:
-        raise reader.exhausted
-    return found
+    try:
+        by_usage = reader.ladder.counts_by == "usage"
+        cost = least_cost(request, endpoint, counts_by_usage=by_usage, rung=reader.rung)
+        refuse_beyond(cost, request.budget)
+    except BaseException:
+        reader.close()
+        raise
+    return reader
 
 
-def _served(reader: EndpointReader, plan: Plan, found: Recall) -> Served:
-    ladder, budget = reader.ladder, reader.budget
-    curve = recall_to_wire(found, None, "fixed", reader="endpoint")
-    return Served(
-        endpoint=reader.endpoint.name,
-        model=reader.endpoint.model,
-        served_model=ladder.served.model,
-        canary=reader.canary.digest,
-        length=plan.length,
-        probe=plan.probe,
-        way=reader.way.name,
-        why_not_higher=ladder.why_not_higher(reader.way),
-        counts_by="usage" if ladder.counts_by == "usage" else "tokenizer",
-        censored=found.censored,
-        groups_lost=found.lost,
-        curve=curve,
-        density=_density(found) if curve.verdict == "varies" else None,
-        cost=budget.money,
-        calls=budget.spent.calls,
-        replayed=budget.spent.replayed,
-        prompt_tokens=budget.spent.prompt_tokens,
-        generated_tokens=budget.spent.generated_tokens,
-    )
+def plan(reader: EndpointReader, request: ProfileRequest) -> Planned:
+    """Draw the facts, lay out the prompts of the first look, and choose how to read each probe.
+
+    Raises:
+        DocumentsUnusable: no room for the facts at this length.
+        BudgetSpent: counting tokens takes paid calls on this server.
+    """
+    asked = recall_of(request)
+    sources = tuple(source_of(name, asked, request.seed) for name in asked.probes)
+    ways, prompts = {}, []
+    for source in sources:
+        look = Sampled(source, asked, request.sequence_length, request.seed)
+        groups = source.draw(look.start, asked.depths, request.seed, 0)
+        answers = {item.answer for group in groups for item in group.items}
+        if reader.form == "chat":  # a reply that starts by itself has no space in front
+            answers = {answer.strip() for answer in answers}
+        one_token = max(reader.count(sorted(answers))) == 1
+        rung: Rung | None = "text" if asked.scoring == "text" else None
+        ways[source.name] = reader.ladder.choose(rung=rung, one_token=one_token)
+        for layout in layouts(reader, groups, request.sequence_length, asked.question):
+            for number in range(len(layout.group.items)):
+                questions = layout.questions(reader.form, asked.question, number)
+                prompts += [repr(question.prompt) for _, _, question in questions]
+    return Planned(reader, request, sources, ways, digest(prompts))
 
 
-def _density(found: Recall) -> list[float]:
-    values = at_depths(found.depths, found.probability[None], BINS)[0]
-    return rounded_list(np.asarray(values / values.mean()))
+def run(planned: Planned, *, on_share: OnShare, check: Check) -> Measured:
+    """Measure what was planned, probe by probe, and make sure that no other model took over.
+
+    Args:
+        planned: by `plan`.
+        on_share: hears of progress.
+        check: called several times a second; what it raises ends the measurement.
+
+    Raises:
+        BudgetSpent: during the first look of a probe; answers are kept.
+        EndpointChanged: another model answers at the end.
+        EndpointError, TooLong: as `EndpointReader.read`.
+    """
+    started, found = time.monotonic(), {}
+    for number, source in enumerate(planned.sources):
+        planned.reader.way = planned.ways[source.name]
+        report = reporter(on_share, source, number, len(planned.sources))
+        look = Sampled(source, planned.asked, planned.request.sequence_length, planned.request.seed)
+        found[source.name] = sampled(planned.reader, look, report, check)
+    planned.reader.verify()
+    return Measured(found, time.monotonic() - started)

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import secrets
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import Protocol
+
+from service.store.connection import is_outage
+
+log = logging.getLogger(__name__)
+
+LONGEST_SLEEP = 1.0
+"""Seconds until a call that waits for its turn asks again at latest."""
 
 
 class Pace:
@@ -21,16 +31,74 @@ class Pace:
         self._clock, self._sleep = clock, sleep
         self._next = self._held = float("-inf")
 
-    async def turn(self) -> None:
-        """Return when the next call may start."""
+    async def turn(self) -> str:
+        """Return when the next call may start, with a token for `done`."""
         start = max(self._clock(), self._next)
         self._next = start + self._gap
         while (wait := max(start, self._held) - self._clock()) > 0:
             await self._sleep(wait)
+        return ""
+
+    def done(self, token: str) -> None:
+        """The call has ended."""
 
     def hold(self, seconds: float) -> None:
         """Start no call for so long."""
         self._held = max(self._held, self._clock() + seconds)
+
+
+class Places(Protocol):
+    """Where workers agree on turns (`service.store.endpoints.Turns`)."""
+
+    def turn(self, token: str) -> float:
+        """0 if the call may start now, else seconds after which to ask again."""
+
+    def done(self, token: str) -> None:
+        """The call has ended."""
+
+    def hold(self, seconds: float) -> None:
+        """Let nobody start a call for so long."""
+
+
+class SharedPace:
+    """The same for all workers of an endpoint together; this process alone while the store is away.
+
+    Args:
+        places: in the store.
+        own: used besides.
+        sleep: waits for seconds.
+    """
+
+    def __init__(
+        self, places: Places, own: Pace, sleep: Callable[[float], Awaitable[None]]
+    ) -> None:
+        self._places, self._own, self._sleep = places, own, sleep
+
+    async def turn(self) -> str:
+        """Return when the next call may start, with a token for `done`."""
+        token = secrets.token_hex(8)
+        while (wait := self._asked(lambda: self._places.turn(token))) > 0:
+            await self._sleep(min(wait, LONGEST_SLEEP))
+        await self._own.turn()
+        return token
+
+    def done(self, token: str) -> None:
+        """The call has ended."""
+        self._asked(lambda: self._places.done(token))
+
+    def hold(self, seconds: float) -> None:
+        """Start no call for so long, in any worker."""
+        self._own.hold(seconds)
+        self._asked(lambda: self._places.hold(seconds))
+
+    def _asked(self, call: Callable[[], float | None]) -> float:
+        try:
+            return call() or 0.0
+        except Exception as error:
+            if not is_outage(error):
+                raise
+            log.warning("the store is away: this worker keeps the endpoint's pace alone")
+            return 0.0
 
 
 def retry_after(value: str | None) -> float | None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from pydantic import SecretStr
 
@@ -21,6 +21,7 @@ from lacuna.contract.errors import (
     EndpointIncapable,
     EndpointUnreachable,
 )
+from service.endpoints.table import Endpoint
 from workers.endpoints.budget import Budget
 from workers.endpoints.canary import Canary, take
 from workers.endpoints.client import EndpointClient
@@ -28,9 +29,9 @@ from workers.endpoints.counting import BASE, WORDS, usage_of_prompt
 from workers.endpoints.dialects import Session, Way
 from workers.endpoints.ladder import find
 from workers.endpoints.ledger import Ledger
-from workers.endpoints.settings import Endpoint
 from workers.recall.reader import Check, Form, OnProgress, Question, Reading, Rung, Usage
 
+T = TypeVar("T")
 CHECK_SECONDS = 0.2
 IN_A_ROW = 5
 """So many questions without an answer, one after the other: the endpoint is gone."""
@@ -48,7 +49,10 @@ class EndpointReader:
         rung: asked for; None: chosen by `Ladder.choose`.
         one_token: whether every answer will be one token.
         longest: tokens of the longest prompt to come.
-        client: for tests.
+        strict: whether `read` raises BudgetSpent once the budget is spent, instead of leaving out
+            what was not read.
+        check: called several times a second whenever the reader waits for the server.
+        client: made by the caller, with a pace or a transport of its own.
 
     Raises:
         As `ladder.find` and `Ladder.choose` do.
@@ -65,8 +69,11 @@ class EndpointReader:
         rung: Rung | None = None,
         one_token: bool = True,
         longest: int = 0,
+        strict: bool = False,
+        check: Check | None = None,
         client: EndpointClient | None = None,
     ) -> None:
+        self._strict, self._check = strict, check
         self.endpoint, self.budget = endpoint, budget
         self.exhausted: BudgetSpent | None = None
         """Set once the budget is spent: the next `read` raises it."""
@@ -75,11 +82,9 @@ class EndpointReader:
         self._client.scope = measurement
         self._runner = asyncio.Runner()
         try:
-            self.ladder, self._session, self.canary = self._runner.run(
-                find(self._client, longest=longest)
-            )
+            self.ladder, self._session, self.canary = self._run(find(self._client, longest=longest))
             self.way: Way = self.ladder.choose(rung=rung, one_token=one_token)
-            self._preamble = self._runner.run(_preamble(self._session))
+            self._preamble = self._run(_preamble(self._session))
         except BaseException:
             self.close()
             raise
@@ -89,6 +94,9 @@ class EndpointReader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(_watched(call, self._check))
 
     def close(self) -> None:
         """Close connections and the event loop."""
@@ -127,10 +135,13 @@ class EndpointReader:
             BudgetSpent: counting by `usage` costs calls.
         """
 
-        async def counted() -> list[int]:
-            return list(await asyncio.gather(*map(self._session.counter.count, texts)))
+        once = list(dict.fromkeys(texts))  # two calls at once for one text would both be paid
 
-        return self._runner.run(counted())
+        async def counted() -> list[int]:
+            return list(await asyncio.gather(*map(self._session.counter.count, once)))
+
+        found = dict(zip(once, self._run(counted()), strict=True))
+        return [found[text] for text in texts]
 
     def read(
         self,
@@ -151,7 +162,7 @@ class EndpointReader:
             check: called several times a second.
 
         Raises:
-            BudgetSpent: it was spent before this call.
+            BudgetSpent: it was spent before this call; with `strict` during it as well.
             EndpointTruncates: the server cut a prompt.
             EndpointIncapable: no question could be answered.
             EndpointUnreachable: several questions in a row got no answer.
@@ -160,8 +171,11 @@ class EndpointReader:
         if self.exhausted is not None:
             raise self.exhausted
         run = _Run(self._session, self.way, questions, on_progress)
-        found = self._runner.run(run.all(self.endpoint.concurrency, check))
+        watch = check or self._check
+        found = self._runner.run(run.all(self.endpoint.concurrency, watch))
         self.exhausted = run.spent
+        if run.spent is not None and self._strict:
+            raise run.spent
         return found
 
     def verify(self) -> Canary:
@@ -170,7 +184,7 @@ class EndpointReader:
         Raises:
             EndpointChanged: another model answers than at the beginning.
         """
-        found = self._runner.run(take(self._session))
+        found = self._run(take(self._session))
         if not self.canary.agrees(found):
             raise EndpointChanged(
                 f"endpoint {self.endpoint.name!r} answers with another model than at the beginning",
@@ -260,6 +274,19 @@ class _Run:
         self.done += 1
         if self.on_progress is not None:
             self.on_progress(self.done, len(self.questions))
+
+
+async def _watched(call: Coroutine[Any, Any, T], check: Check | None) -> T:
+    """What a call gives, unless `check` raises meanwhile: then the call is cancelled."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            watch = group.create_task(_watch(check))
+            work = group.create_task(call)
+            await asyncio.wait([work])
+            watch.cancel()
+    except BaseExceptionGroup as several:
+        raise several.exceptions[0] from None
+    return work.result()
 
 
 async def _watch(check: Check | None) -> None:

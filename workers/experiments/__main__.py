@@ -13,7 +13,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
@@ -26,8 +25,8 @@ from lacuna.contract.experiments import ROW_COLUMNS, ExperimentOrder, Experiment
 from lacuna.contract.validation import error_message
 from lacuna.experiments.check import check
 from lacuna.placement.curve import PlacementCurve, of_profile
+from service.endpoints.table import PREFIX, Endpoint, Endpoints, SettingsInvalid
 from workers.endpoints.ledger import FileLedger
-from workers.endpoints.settings import PREFIX, Endpoint, Endpoints, SettingsInvalid
 from workers.experiments.run import Finding
 from workers.experiments.served import cost, run_served
 
@@ -195,7 +194,7 @@ def _line(one: ExperimentOrder) -> str:
 def _print_cost(request: ExperimentRequest, endpoint: Endpoint, *, as_json: bool) -> None:
     found = cost(request, endpoint)
     if as_json:
-        print(json.dumps(asdict(found), indent=2))
+        print(found.model_dump_json(indent=2))
         return
     print(
         f"about {found.calls:,} calls, {found.prompt_tokens:,} tokens in, "

@@ -7,16 +7,18 @@ from functools import partial
 from pydantic import SecretStr
 
 from lacuna.contract.base import digest
+from lacuna.contract.endpoints import EndpointCost
 from lacuna.contract.errors import BudgetSpent, InvalidRequest
 from lacuna.contract.experiment_requests import ExperimentRequest, prompt_tokens
 from lacuna.contract.experiment_requests import prompts as prompts_of
 from lacuna.contract.experiments import ExperimentUsage
 from lacuna.placement.curve import PlacementCurve
-from workers.endpoints.budget import Budget, Estimate, Limits, estimate
+from service.endpoints.costs import beyond, of_answers
+from service.endpoints.table import Endpoint
+from workers.endpoints.budget import Budget, Limits
 from workers.endpoints.client import EndpointClient
 from workers.endpoints.ledger import Ledger
 from workers.endpoints.reader import EndpointReader
-from workers.endpoints.settings import Endpoint
 from workers.experiments.prompts import COUNTED
 from workers.experiments.run import About, Context, Finding, run, scoring_of
 
@@ -24,11 +26,11 @@ _ONE_TOKEN = 16
 """Characters of an answer that may be one token; longer ones need not be counted."""
 
 
-def cost(request: ExperimentRequest, endpoint: Endpoint) -> Estimate:
+def cost(request: ExperimentRequest, endpoint: Endpoint) -> EndpointCost:
     """What an experiment takes at the endpoint's prices and pace, by characters."""
     count = prompts_of(request)
     text = request.scoring not in ("auto", "log_probability")
-    return estimate(
+    return of_answers(
         endpoint,
         answers=count,
         length=-(-prompt_tokens(request) // count),
@@ -105,8 +107,8 @@ def _limits(request: ExperimentRequest, endpoint: Endpoint) -> Limits:
         )
     asked = request.budget
     limits = Limits(asked.max_calls, asked.max_tokens, asked.max_cost)
-    if (beyond := cost(request, endpoint).exceeds(limits)) is not None:
-        raise BudgetSpent(f"{beyond}: raise it, or ask fewer questions in fewer orders")
+    if (reason := beyond(cost(request, endpoint), asked)) is not None:
+        raise BudgetSpent(f"{reason}: raise it, or ask fewer questions in fewer orders")
     return limits
 
 

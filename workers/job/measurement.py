@@ -38,10 +38,10 @@ from workers.influence.mixing import MixingRecorder
 from workers.instrument import Instrumentation
 from workers.instrument.positions import positions_off
 from workers.job import predictions, recall, sampling
-from workers.job.recall import Probed
 from workers.job.sampling import Sample
 from workers.lease import Interruption
 from workers.models.loaded import LoadedModel
+from workers.recall.sampled import Probed
 from workers.second_moment import moments
 
 F64 = NDArray[np.float64]

@@ -30,7 +30,7 @@ from lacuna.contract.profiles import (
     RequestEcho,
     Timings,
 )
-from lacuna.contract.recall import RecallEcho
+from lacuna.contract.recall import RecallEcho, main_recall
 from lacuna.evidence.bands import MIN_EFFECTIVE
 from workers.documents import DocumentSet
 from workers.influence.curves import (
@@ -236,6 +236,8 @@ def profile_envelope(
 
 def profile_summary(body: ProfileBody, envelope: ProfileEnvelope) -> ProfileSummary:
     """What a list of profiles shows."""
+    measured, shape, recall = body.influence, body.shape, main_recall(body.recall)
+    assert shape is not None
     return ProfileSummary(
         id=body.id,
         model=body.model.id,
@@ -243,19 +245,21 @@ def profile_summary(body: ProfileBody, envelope: ProfileEnvelope) -> ProfileSumm
         weights=body.request.weights,
         sequence_length=body.request.sequence_length,
         objective=body.request.objective,
-        documents=body.measured.documents,
+        documents=measured.documents,
         documents_source=body.request.documents_source,
         documents_name=body.request.documents_name,
         seed=body.request.seed,
         positional_encoding=body.request.positional_encoding,
         content_scale=body.request.content_scale,
-        recall=body.recall is not None,
-        shape=body.shape.class_,
-        shape_decided=body.shape.decided,
+        recall=recall is not None,
+        recall_verdict=None if recall is None else recall.verdict,
+        recall_spread=None if recall is None else recall.spread,
+        shape=shape.class_,
+        shape_decided=shape.decided,
         dead_zone=body.dead_zone,
         dead_zone_verdict=body.dead_zone_verdict,
-        primacy_mass=body.shape.primacy_mass,
-        recency_mass=body.shape.recency_mass,
+        primacy_mass=shape.primacy_mass,
+        recency_mass=shape.recency_mass,
         created_at=envelope.created_at,
     )
 

@@ -9,7 +9,8 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from lacuna import comparisons as pairwise
 from lacuna import views
 from lacuna.contract.base import DIGEST_PATTERN, pattern
-from lacuna.contract.comparisons import Comparison
+from lacuna.contract.comparisons import ComparedCurve, Comparison
+from lacuna.contract.endpoints import EndpointEstimate
 from lacuna.contract.errors import RouteNotFound
 from lacuna.contract.jobs import Job
 from lacuna.contract.models import ModelId
@@ -60,10 +61,13 @@ _CURSOR = pattern(r"^[A-Za-z0-9_\-]+$", "a cursor is the `next` of the page befo
 @router.post(
     "",
     summary="Ask for a profile",
-    response_model=Profile,
+    response_model=Profile | EndpointEstimate,
     openapi_extra=openapi_body(ProfileRequest) | needs("measure"),
     responses={
-        200: {"description": "The profile: it was known, or ready within `Prefer: wait`."},
+        200: {
+            "description": "The profile: it was known, or ready within `Prefer: wait`. With "
+            "`dry_run` what measuring the endpoint would take."
+        },
         202: {"model": Job, "description": "Queued or running; `Location` is the job."},
         **problem_responses(401, 403, 404, 408, 409, 413, 415, 422, 429, 503),
     },
@@ -77,6 +81,9 @@ async def ask(
     wait: Wait,
 ) -> Response:
     """Measure where `model` listens. Equal requests are one job, and then one profile."""
+    if body.dry_run:
+        estimate = services.profiles.estimate(body)
+        return Response(estimate.model_dump_json(), 200, media_type="application/json")
     submission = await services.profiles.submit(body, owner, request_id)
     logs.job_id.set(submission.job.id)
     job = await services.wait(request, owner, submission.job, wait)
@@ -137,9 +144,12 @@ async def read(
     ],
     bins: Bins = None,
     curve: Annotated[
-        Curve,
-        Query(description="`recall`: its curves by depth, as CSV, SVG or PNG, if it has any."),
-    ] = "influence",
+        Curve | None,
+        Query(
+            description="What CSV, SVG and PNG show. `recall`: its curves by depth, if it has any. "
+            "Default: `influence`, and `recall` where none was measured."
+        ),
+    ] = None,
 ) -> Response:
     """A profile as JSON, CSV, SVG or PNG. It never changes, so you may keep it."""
     identifier, dot, suffix = profile_id.partition(".")
@@ -246,13 +256,16 @@ async def compare(
     services: ServicesHere,
     a: _Id,
     b: _Id,
-    source: Source = "measured",
+    source: Annotated[
+        ComparedCurve | None,
+        Query(description="Default: `measured`, and `recall` if one of them has no influence."),
+    ] = None,
     bins: Annotated[int, Query(ge=1, le=1_000)] = 100,
 ) -> Response:
     """How `b` differs from `a`: verdict, a sentence, and the change of each tenth of the prompt.
 
-    Profiles that read the same documents are compared in pairs, which sees much smaller changes
-    than two separate curves do.
+    Profiles that read the same documents, or recalled the same groups of facts, are compared in
+    pairs, which sees much smaller changes than two separate curves do.
     """
     first, second = await services.profiles.load(a), await services.profiles.load(b)
 

@@ -264,3 +264,13 @@ def test_importing_them_imports_neither_matplotlib_nor_pandas_nor_scipy() -> Non
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     ).stdout
     assert said.strip() == "set()"
+
+
+def test_recall_alone_shows_itself(served: profiles.Profile) -> None:
+    found = Profile.of(served)
+    assert found.figure("svg").startswith(b"<svg")
+    assert found.figure("pdf").startswith(b"%PDF")
+    assert "Probability of recalling facts" in found._repr_html_()
+    assert "recall of facts" in repr(found)
+    with pytest.raises(Refused, match="recall alone"):
+        found.figure("svg", x="share")

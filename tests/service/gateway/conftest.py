@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from lacuna.contract.jobs import Failure
 from lacuna.contract.models import WorkerModels
 from lacuna.contract.profiles import Profile, ProfileBody, ProfileEnvelope, ProfileSummary
+from lacuna.contract.recall import main_recall
 from service.gateway.app import create_app
 from service.settings import Settings
 from service.store.claims import Claim, ClaimStore, ProfileOutcome
@@ -64,7 +65,7 @@ class Worker:
     """The worker's side of the queue, by hand."""
 
     def __init__(self, client: redis.Redis) -> None:
-        self.store = ClaimStore(client, name="w1", queues=["cpu"])
+        self.store = ClaimStore(client, name="w1", queues=["cpu", "endpoints"])
 
     def announce(self, queue: str = "cpu", seconds: float = 30.0) -> None:
         facts = {"worker": "w1", "device": "cpu", "queue": queue, "warm": [], "local": []}
@@ -103,6 +104,7 @@ def outcome(profile: Profile) -> ProfileOutcome:
     envelope = ProfileEnvelope.model_validate(
         profile.model_dump(include=set(ProfileEnvelope.model_fields))
     )
+    measured, shape, recall = profile.measured, profile.shape, main_recall(profile.recall)
     summary = ProfileSummary(
         id=profile.id,
         model=profile.model.id,
@@ -110,12 +112,15 @@ def outcome(profile: Profile) -> ProfileOutcome:
         weights=profile.request.weights,
         sequence_length=profile.request.sequence_length,
         objective=profile.request.objective,
-        documents=profile.measured.documents,
-        shape=profile.shape.class_,
+        documents=measured.documents if measured else 40,
+        recall=recall is not None,
+        recall_verdict=recall.verdict if recall else None,
+        recall_spread=recall.spread if recall else None,
+        shape=shape.class_ if shape else None,
         dead_zone=profile.dead_zone,
         dead_zone_verdict=profile.dead_zone_verdict,
-        primacy_mass=profile.shape.primacy_mass,
-        recency_mass=profile.shape.recency_mass,
+        primacy_mass=shape.primacy_mass if shape else None,
+        recency_mass=shape.recency_mass if shape else None,
         created_at=profile.created_at,
     )
     parts = (part.model_dump_json().encode() for part in (body, envelope, summary))

@@ -13,7 +13,12 @@ from service.store import connection, keys
 from service.store.connection import ROUTE, lua_arguments, lua_source
 
 FOLDER = Path(connection.__file__).parent
-NAMES: tuple[Literal["queue", "profiles", "upkeep"], ...] = ("queue", "profiles", "upkeep")
+NAMES: tuple[Literal["queue", "profiles", "upkeep", "endpoints"], ...] = (
+    "queue",
+    "profiles",
+    "upkeep",
+    "endpoints",
+)
 SCRIPTS = pytest.mark.parametrize("name", NAMES)
 
 

@@ -26,8 +26,8 @@ async def test_an_empty_store_counts_nothing(redis_async: redis.asyncio.Redis) -
     assert set(found.counters) == set(COUNTERS)
     assert set(found.counters.values()) == {0}
     assert found.wait.count == found.run.count == 0
-    assert [q.depth for q in found.queues] == [0, 0]
-    assert [q.oldest_seconds for q in found.queues] == [0, 0]
+    assert [q.depth for q in found.queues] == [0, 0, 0]
+    assert [q.oldest_seconds for q in found.queues] == [0, 0, 0]
 
 
 async def test_every_event_is_counted(
@@ -78,11 +78,11 @@ async def test_workers_come_and_go(
     claims.announce(facts, 30)
     known = facts.model_copy(update={"knows": list(claims.knows)})
     assert await live_workers(redis_async) == [known]
-    assert [q.workers for q in (await store_metrics(redis_async)).queues] == [1, 1]
+    assert [q.workers for q in (await store_metrics(redis_async)).queues] == [1, 1, 0]
     claims.announce(facts, 0.05)
     await asyncio.sleep(0.1)
     assert await live_workers(redis_async) == []
-    assert [q.workers for q in (await store_metrics(redis_async)).queues] == [0, 0]
+    assert [q.workers for q in (await store_metrics(redis_async)).queues] == [0, 0, 0]
     claims.announce(facts, 30)
     claims.farewell()
     assert await live_workers(redis_async) == []

@@ -44,7 +44,7 @@ def gpu(redis_sync: redis.Redis) -> ClaimStore:
 
 def waiting(client: redis.Redis) -> tuple[int, int]:
     """How many profiles wait in the GPU queue and in the CPU queue."""
-    gpu, cpu = (client.zcard(keys.ready(queue, NEEDS)) for queue in keys.QUEUES)
+    gpu, cpu = (client.zcard(keys.ready(queue, NEEDS)) for queue in keys.DEVICE_QUEUES)
     return gpu, cpu
 
 
@@ -113,3 +113,15 @@ async def test_a_waiting_job_says_that_its_only_worker_is_gone(
     assert (await jobs.get(JOBS[0])).message == "waits for a GPU worker: none is running"
     announce(gpu, "gpu")
     assert (await jobs.get(JOBS[0])).message == ""
+
+
+async def test_jobs_for_endpoints_stay_in_their_queue(
+    jobs: JobStore, gpu: ClaimStore, redis_sync: redis.Redis
+) -> None:
+    """A worker that loads weights cannot run them, however long they wait."""
+    await jobs.submit(JOBS[0], b"{}", queue="endpoints")
+    past = (redis_sync.time()[0] - 660) * 1_000_000
+    redis_sync.zadd(keys.ready("endpoints", NEEDS), {JOBS[0]: past}, xx=True)
+    gpu.expire()
+    assert redis_sync.zcard(keys.ready("endpoints", NEEDS)) == 1
+    assert waiting(redis_sync) == (0, 0)

@@ -244,7 +244,7 @@ def test_a_job_that_fails_is_one_clear_line(
 @pytest.fixture
 def own(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Stack:
     """A service that `lacuna profile` takes for the one that it started."""
-    monkeypatch.setattr("service.terminal.connection._started", lambda _workers: nullcontext(stack))
+    monkeypatch.setattr("service.terminal.connection._started", lambda *_, **__: nullcontext(stack))
     return stack
 
 

@@ -138,7 +138,7 @@ def test_a_comparison_says_what_else_differs(make_profile: Any) -> None:
     for b, there in ((a, False), (a.model_copy(update={"request": request}), True)):
         out, text = console()
         curve = a.measured.influence
-        stored.comparison_report(out, compare(a, b), curve, curve)
+        stored.comparison_report(out, compare(a, b), [curve, curve])
         assert ("note: different positional encodings" in text.getvalue()) == there
 
 
@@ -151,7 +151,7 @@ def test_a_difference_in_pairs_is_told_tenth_by_tenth(profile_of_norms: Any) -> 
         out, text = console()
         answer = compare(a, other)
         curve = other.measured.influence
-        stored.comparison_report(out, answer, a.measured.influence, curve)
+        stored.comparison_report(out, answer, [a.measured.influence, curve])
         said = text.getvalue()
         assert f"B against A: {answer.summary}" in said
         assert "on the same 16 documents" in said

@@ -288,6 +288,24 @@ class OpenAI(Chat):
         return {**found, "system_fingerprint": f"fp_{self.requests % 3}"}  # several backends
 
 
+class NewerOpenAI(OpenAI):
+    """The same interface for newer models: `max_tokens` has another name."""
+
+    fields = OpenAI.fields - {"max_tokens"} | {"max_completion_tokens"}
+
+    def do_chat_completions(self, body: Json) -> Json:
+        if "max_tokens" in body:
+            message = (
+                "Unsupported parameter: 'max_tokens' is not supported with this model. "
+                "Use 'max_completion_tokens' instead."
+            )
+            raise Declined(400, {"error": {"message": message, "code": "unsupported_parameter"}})
+        return super().do_chat_completions(body)
+
+    def count_of(self, body: Json, least: int = 1) -> int:
+        return super().count_of({**body, "max_tokens": body["max_completion_tokens"]}, least)
+
+
 class Anthropic(FakeServer):
     """`/v1/messages`, text only."""
 

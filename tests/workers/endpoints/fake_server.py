@@ -32,6 +32,7 @@ class Faults:
     html: int = 0
     slow: float = 0.0
     usage: str = ""  # "missing", "constant"
+    usage_grows: int = 0  # tokens that the server adds to every prompt, a hidden system prompt
     changes_after: int = 0  # calls after which another model answers
     changes_name: bool = False
     redirect: str = ""
@@ -69,7 +70,7 @@ class FakeServer:
         self.other = FakeModel(lambda _: 0.31, flavour="other")
         self.answered: Counter[str] = Counter()
         self.requests = self.under_way = self.most_under_way = 0
-        self.without_limit = 0
+        self.without_limit = self.tokens_told = self.longest_told = 0
         self.bodies: list[tuple[str, Json]] = []
         self._lock = threading.Lock()
         server = self
@@ -267,7 +268,10 @@ class FakeServer:
     def usage(self, made: Generation) -> Json:
         if self.faults.usage == "missing":
             return {}
-        read = 7 if self.faults.usage == "constant" else len(made.prompt)
+        read = 7 if self.faults.usage == "constant" else len(made.prompt) + self.faults.usage_grows
+        with self._lock:
+            self.tokens_told += read + len(made.rows)
+            self.longest_told = max(self.longest_told, read + len(made.rows))
         used = {"prompt_tokens": read, "completion_tokens": len(made.rows)}
         return {"usage": {**used, "total_tokens": read + len(made.rows)}}
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from service.endpoints.table import Endpoint
 from tests.workers.endpoints.fake_model import split
 from tests.workers.endpoints.fake_server import KEY, FakeServer
 from workers.endpoints.budget import Budget, Limits
 from workers.endpoints.client import EndpointClient
 from workers.endpoints.ledger import Ledger, MemoryLedger
 from workers.endpoints.reader import EndpointReader
-from workers.endpoints.settings import Endpoint
 from workers.recall.reader import Form, Message, Question, Rung
 
 _WORDS = "over hill near lake under tree with coat from shop past mill by road into town"

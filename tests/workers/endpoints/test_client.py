@@ -18,6 +18,7 @@ from lacuna.contract.errors import (
     EndpointUnreachable,
     TooLong,
 )
+from service.endpoints.table import Endpoint
 from tests.workers.endpoints.fake_dialects import DIALECTS
 from tests.workers.endpoints.fake_model import FakeModel
 from tests.workers.endpoints.fake_server import KEY, Faults
@@ -26,7 +27,6 @@ from workers.endpoints.budget import Budget, Limits
 from workers.endpoints.client import MOST_BYTES, TRIES, EndpointClient
 from workers.endpoints.ledger import MemoryLedger
 from workers.endpoints.pace import retry_after
-from workers.endpoints.settings import Endpoint
 
 BODY = {"messages": [{"role": "user", "content": "one two"}], "max_tokens": 1}
 

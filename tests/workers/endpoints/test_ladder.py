@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from service.endpoints.costs import LADDER_CALLS, LADDER_PROMPT_TOKENS
 from tests.workers.endpoints.fake_dialects import DIALECTS
 from tests.workers.endpoints.fake_model import FakeModel
 from tests.workers.endpoints.harness import reader_of
-from workers.endpoints.budget import LADDER_CALLS, LADDER_PROMPT_TOKENS
 from workers.endpoints.ladder import Ladder
 
 FOUND: dict[tuple[str, str], tuple[str, list[str]]] = {

@@ -18,12 +18,12 @@ from lacuna.contract.errors import (
     EndpointRefused,
     EndpointTruncates,
 )
+from service.endpoints.table import Endpoint
 from tests.workers.endpoints.harness import NAMES, asked
 from workers.endpoints.budget import Budget, Limits
 from workers.endpoints.dialects import way_named
 from workers.endpoints.ledger import MemoryLedger
 from workers.endpoints.reader import EndpointReader
-from workers.endpoints.settings import Endpoint
 from workers.recall.reader import Question, Reading
 
 pytestmark = [pytest.mark.slow]

@@ -13,17 +13,14 @@ from typing import Any
 
 import pytest
 
-from lacuna.contract.placements import PlacementRequest
+from lacuna.client.offline import OfflinePlacer
+from lacuna.contract.profiles import Profile
 from lacuna.contract.recall import RecallCurve
-from lacuna.placement.answer import place
-from lacuna.placement.curve import of_density
 from tests.workers.endpoints.fake_dialects import DIALECTS
 from tests.workers.endpoints.fake_model import FakeModel, recency
 from tests.workers.endpoints.fake_server import KEY, FakeServer
 from workers.endpoints.__main__ import main
 from workers.endpoints.ledger import FileLedger
-from workers.endpoints.measurement import Plan
-from workers.endpoints.settings import Endpoints
 
 ROOT = Path(__file__).parents[3]
 SMALL = ("--length", "256", "--depths", "3", "--groups", "16")
@@ -67,22 +64,21 @@ def test_a_planted_curve_comes_out_and_is_paid_once(
     assert (status, err) == (0, "")
     found: dict[str, Any] = json.loads(out)
     paid = server.requests - before
-    assert found["calls"] == paid
-    estimated = Plan("facts", 256, 3, 16).cost(
-        Endpoints.from_toml((folder / "endpoints.toml").read_text()).find("prod"),
-        counts_by_usage=False,
-        text=False,
-    )
-    assert 0.7 < paid / estimated.calls < 1.2
-    assert 0.6 < found["prompt_tokens"] / estimated.prompt_tokens < 1.2
+    spent = found["spending"]
+    assert spent["calls"] == paid
+    _, costs, _ = run("prod", *SMALL, "--json", "--dry-run")
+    least = json.loads(costs)["least"]
+    assert 0.7 < paid / least["calls"] < 1.2
+    assert 0.6 < spent["prompt_tokens"] / least["prompt_tokens"] < 1.2
 
-    curve = RecallCurve.model_validate(found["curve"])
+    assert found["measured"] is found["shape"] is None
+    curve = RecallCurve.model_validate(found["recall"]["facts"])
     assert (curve.reader, curve.rung, curve.groups) == ("endpoint", "first_token", 16)
     assert curve.influence_density is None
     assert curve.verdict == "varies"
     assert curve.probability == sorted(curve.probability)
     assert curve.controls.repeat == pytest.approx(0.0, abs=1e-9)
-    assert found["why_not_higher"]["completions.grammar"]
+    assert found["endpoint"]["why_not_higher"]["completions.grammar"]
     prompts = Counter(str(body.get("prompt")) for _, body in server.bodies)
     long = [count for prompt, count in prompts.items() if len(prompt) > 600]
     assert sum(long) - len(long) >= 8 * 3, "the repeat comes from the server, not from the ledger"
@@ -90,9 +86,10 @@ def test_a_planted_curve_comes_out_and_is_paid_once(
 
     status, again, _ = run("prod", *SMALL, "--json")
     twice = json.loads(again)
-    assert twice["curve"] == found["curve"]
-    assert server.requests - before - paid == twice["calls"] < 10
-    assert twice["prompt_tokens"] == found["prompt_tokens"]
+    assert (twice["id"], twice["recall"]) == (found["id"], found["recall"])
+    again_spent = twice["spending"]
+    assert server.requests - before - paid == again_spent["calls"] < 10
+    assert again_spent["prompt_tokens"] == spent["prompt_tokens"]
 
     status, text, _ = run("prod", *SMALL)
     assert status == 0
@@ -100,15 +97,13 @@ def test_a_planted_curve_comes_out_and_is_paid_once(
     assert "  not completions.grammar: " in text
 
 
-def test_the_density_is_what_a_placement_takes(run: Run) -> None:
+def test_the_profile_is_what_a_placement_takes(run: Run) -> None:
     """Reads the answers that the test before has paid for, or pays for them itself."""
     _, out, _ = run("prod", *SMALL, "--json")
-    density = json.loads(out)["density"]
-    assert sum(density) / len(density) == pytest.approx(1.0, abs=1e-4)
     chunks = [{"id": f"c{i}", "tokens": 50, "relevance": 1 / (i + 1)} for i in range(4)]
-    request = PlacementRequest.model_validate({"density": density, "chunks": chunks})
-    answer = place(request, of_density(density))
+    answer = OfflinePlacer(Profile.of_answer(out)).place(chunks)
     assert answer.order[-1] == "c0", "the best stands where recall is best"
+    assert answer.confidence.basis == "recall"
 
 
 def test_an_estimate_calls_nobody(run: Run, server: FakeServer, folder: Path) -> None:
@@ -126,7 +121,7 @@ def test_an_estimate_calls_nobody(run: Run, server: FakeServer, folder: Path) ->
     [
         (("nobody",), 1, "endpoint_unknown: .*the settings name prod"),
         (("prod", "--max-calls", "100"), 1, "budget_spent: .* calls are needed, the limit is 100"),
-        (("prod", "--max-cost", "0.01"), 1, "budget_spent: the cost is"),
+        (("prod", "--max-cost", "0.01"), 1, "budget_spent: .*the cost is"),
         (("prod", "--length", "9999"), 1, "too_long: .*takes 4,096 tokens, 9,999 are asked"),
         (("prod", "--settings", "nothing.toml"), 2, ".*No such file.*nothing.toml"),
         (("prod", "--ledger", "taken.jsonl"), 2, "another process measures with taken.jsonl"),

@@ -16,7 +16,7 @@ from lacuna.contract.errors import (
     EndpointIncapable,
     EndpointUnreachable,
 )
-from tests.workers.endpoints.fake_dialects import DIALECTS
+from tests.workers.endpoints.fake_dialects import DIALECTS, NewerOpenAI
 from tests.workers.endpoints.fake_model import (
     Curve,
     FakeModel,
@@ -27,7 +27,7 @@ from tests.workers.endpoints.fake_model import (
     u_shaped,
 )
 from tests.workers.endpoints.fake_server import Faults
-from tests.workers.endpoints.harness import asked, question, reader_of
+from tests.workers.endpoints.harness import asked, question, reader_of, truth
 from workers.endpoints.budget import Limits
 from workers.endpoints.ledger import FileLedger, MemoryLedger
 from workers.endpoints.reader import EndpointReader
@@ -232,7 +232,7 @@ from tests.workers.endpoints.harness import KEY, question
 from workers.endpoints.budget import Budget, Limits
 from workers.endpoints.ledger import FileLedger
 from workers.endpoints.reader import EndpointReader
-from workers.endpoints.settings import Endpoint
+from service.endpoints.table import Endpoint
 endpoint = Endpoint(name="x", base_url=sys.argv[1], model="m", context_length=4096, concurrency=3)
 ledger = FileLedger(Path(sys.argv[2]))
 budget = Budget.of(endpoint, Limits())
@@ -274,3 +274,15 @@ def test_a_killed_measurement_pays_no_call_twice_but_those_in_flight(tmp_path: P
     kept = FileLedger(tmp_path / "ledger")
     assert len(kept) >= 80
     kept.close()
+
+
+def test_a_server_that_wants_the_newer_limit_is_asked_with_it_from_then_on() -> None:
+    with NewerOpenAI(FakeModel()) as server, reader_of(server) as reader:
+        asked = [question(reader.form, 0.5, fact=i) for i in range(6)]
+        refused = server.requests - sum(server.answered.values())
+        found = reader.read(asked)
+        assert server.requests - sum(server.answered.values()) == refused > 0
+        for one, reading in zip(asked, found, strict=True):
+            assert reading is not None
+            expected = truth(server, reader.form, one)
+            assert reading.log_probability == pytest.approx(expected, abs=1e-3)

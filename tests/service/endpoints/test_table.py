@@ -12,7 +12,7 @@ from lacuna.contract.errors import (
     EndpointRefused,
     EndpointUnknown,
 )
-from workers.endpoints.settings import Endpoint, Endpoints, SettingsInvalid
+from service.endpoints.table import Endpoint, Endpoints, SettingsInvalid
 
 GOOD: dict[str, Any] = {
     "base_url": "https://models.example.org/v1/",

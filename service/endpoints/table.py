@@ -6,9 +6,9 @@
     key_variable = "PROD_KEY"
     context_length = 8192
 
-The same table as JSON, `{"prod": {"base_url": ...}}`, fits into one variable. This module is handed
-text and never reads the environment. A request names an endpoint as `endpoint:prod`: it can never
-bring an address of its own.
+The same table as JSON, `{"prod": {"base_url": ...}}`, fits into one variable. A request names an
+endpoint as `endpoint:prod`: it can never bring an address of its own. The table holds no key, only
+where the worker finds it; the gateway reads the table and never a key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -36,7 +36,7 @@ from lacuna.contract.errors import (
 )
 
 PREFIX = "endpoint:"
-NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+NAME = r"^[a-z0-9][a-z0-9_-]*(\.[a-z0-9_-]+)*$"
 
 
 class SettingsInvalid(ValueError):
@@ -80,7 +80,7 @@ class Endpoint(BaseModel):
         protected_namespaces=(),
     )
 
-    name: Annotated[str, Field(pattern=NAME)]
+    name: Annotated[str, Field(pattern=NAME, max_length=64)]
     """What requests call it, after `endpoint:`."""
     base_url: Annotated[str, AfterValidator(_http_address)]
     """Address in front of `/completions` and `/chat/completions`, mostly ending in `/v1`."""
@@ -175,6 +175,33 @@ class Endpoints:
                 field="model",
             )
         return self._table[short]
+
+    @classmethod
+    def from_setting(cls, value: str) -> Self:
+        """Endpoints of a setting: a JSON table, or the path of a TOML file; empty: none.
+
+        Raises:
+            SettingsInvalid: neither, or the file cannot be read.
+        """
+        if not value.strip():
+            return cls({})
+        if value.lstrip().startswith("{"):
+            return cls.from_json(value)
+        path = Path(value).expanduser()
+        try:
+            return cls.from_toml(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError):
+            raise SettingsInvalid(f"the file of endpoints {path} cannot be read") from None
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no log may show: passwords of proxies, encoded and plain."""
+        found: list[str] = []
+        for endpoint in self:
+            if endpoint.proxy is not None:
+                word = urlsplit(endpoint.proxy.get_secret_value()).password
+                found += [word, unquote(word)] if word else []
+        return tuple(found)
 
     @classmethod
     def from_toml(cls, text: str) -> Self:

@@ -1,0 +1,49 @@
+"""Does recall differ between two measurements? Depth by depth, and as a whole.
+
+Groups of facts are what is drawn independently. Two measurements with the same draw asked the same
+groups, so each group is compared with itself; others are compared as two samples.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from lacuna.evidence.pairs import ALPHA, Comparison, compare_groups, compare_pairs
+
+MARGIN = 0.10
+"""Ten points of probability: a comparison too coarse to see that at some depth is undecided."""
+TOLERANCE = 0.05
+"""Five points of probability: smaller changes raise no alert, however certain."""
+
+
+def compare_recall(
+    first: npt.ArrayLike, second: npt.ArrayLike, *, paired: bool, alpha: float = ALPHA
+) -> Comparison:
+    """Compare the recall of two measurements: at each depth, and the mean over depths.
+
+    Args:
+        first: F64[G, k], mean probability of the right answer of each group at each of k depths.
+        second: F64[G', k], the same depths; the same groups in the same order if `paired`.
+        paired: whether both asked the same groups.
+        alpha: level, of all statistics together.
+
+    Returns:
+        Statistics `depth_1` to `depth_k` and `level`; undecided below 12 groups.
+    """
+    a, b = _statistics(first), _statistics(second)
+    names = [*(f"depth_{number}" for number in range(1, a.shape[1])), "level"]
+    if paired:
+        count = min(len(a), len(b))  # one of them may have needed more groups
+        return compare_pairs(a[:count], b[:count], names, alpha=alpha, margin=MARGIN)
+    return compare_groups(a, b, names, alpha=alpha, margin=MARGIN)
+
+
+def moved(found: Comparison) -> bool:
+    """Whether recall moved beyond chance and by more than the tolerance, at any depth."""
+    return any(one.p <= found.alpha and abs(one.value) >= TOLERANCE for one in found.differences)
+
+
+def _statistics(groups: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    rows = np.asarray(groups, dtype=np.float64)
+    return np.column_stack([rows, rows.mean(axis=1)])
