@@ -559,8 +559,12 @@ def _connection(url: str, api_key: str | None) -> dict[str, Any]:
         raise Refused(f"{url!r} names no host", field="url")
     if api_key is None:
         return {"base_url": address}
-    if not (api_key.isascii() and api_key.isprintable()):
-        raise Refused("a key has printable ASCII characters only", field="api_key")
+    # Keys are read from files that end in a newline. A header may not, and its error shows the key.
+    api_key = api_key.strip()
+    if not (api_key and api_key.isascii() and api_key.isprintable()):
+        raise Refused(
+            "a key has printable ASCII characters only, and at least one", field="api_key"
+        )
     return {"base_url": address, "headers": {"Authorization": f"Bearer {api_key}"}}
 
 

@@ -228,6 +228,7 @@ def test_every_error_is_a_lacuna_error_with_code_and_sentence(call: Call) -> Non
         ({"url": "http://"}, "url"),
         ({"api_key": "schlüssel"}, "api_key"),
         ({"api_key": "two\nlines"}, "api_key"),
+        ({"api_key": " \n"}, "api_key"),
     ],
 )
 def test_a_wrong_address_or_key_is_found_before_any_request(
@@ -391,9 +392,10 @@ def test_placing_changes_nothing_of_the_callers(call: Call, reversing: Any) -> N
         call(reversing, "place", chunks)
 
 
-def test_the_key_is_sent(call: Call) -> None:
+@pytest.mark.parametrize("around", ["", "\n", " ", "\r\n"])
+def test_the_key_is_sent_without_the_blanks_of_its_file(call: Call, around: str) -> None:
     script = Script(ok(NO_MODELS))
-    call(script, "models", client={"api_key": "k" * 20})
+    call(script, "models", client={"api_key": f"{around}{'k' * 20}{around}"})
     assert script.seen[0].headers["Authorization"] == f"Bearer {'k' * 20}"
 
 
