@@ -65,6 +65,10 @@ log = logging.getLogger("lacuna.api")
 _READING_THREADS = 2
 _WRONG_SETTING = 2
 """Exit status, as the command line's."""
+_SWITCH_SECONDS = 0.0005
+"""How long a thread that computes may keep the interpreter from the event loop. During three
+rollouts, on two cores with other work, the median of /readyz was 300 ms with Python's 5 ms, and
+90 ms with this."""
 _STOP_SECONDS = 15.0
 """A gateway that does not stop within this time, though its parent has gone, is ended."""
 EVICT_SECONDS = 60.0
@@ -95,6 +99,7 @@ def factory() -> Gateway:
     logs.configure(
         settings.log_level, settings.log_format, settings.secrets, settings.exit_reason_fd
     )
+    sys.setswitchinterval(_SWITCH_SECONDS)
     parent.end_with_it(settings.exit_reason_fd, _STOP_SECONDS)
     return create_app(settings)
 

@@ -30,7 +30,11 @@ LINGER_BYTES: Final = 2_000_000
 the sender may never see the answer."""
 
 
-class _TooManyFields(Exception):
+MAX_PIPELINED: Final = 32
+"""Requests of one connection that wait for the answers to those before them."""
+
+
+class _Stop(Exception):
     """Stops the parser in the middle of what has arrived."""
 
 
@@ -70,7 +74,9 @@ class BoundedHttp(HttpToolsProtocol):
             self._refuse("headers_too_large", f"the head of a request exceeds {MAX_HEAD} bytes")
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """A request begins. Thousands may have arrived at once, and each takes kilobytes."""
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise _Stop
         super().on_message_begin()
         self._fields = 0
         self._await_head()
@@ -79,7 +85,7 @@ class BoundedHttp(HttpToolsProtocol):
         """Keep a field of a head or of a trailer, up to `MAX_FIELDS`."""
         self._fields += 1
         if self._fields > MAX_FIELDS:
-            raise _TooManyFields
+            raise _Stop
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -106,6 +112,8 @@ class BoundedHttp(HttpToolsProtocol):
         """The parser has stopped: because of us, or because this is not HTTP."""
         if self._fields > MAX_FIELDS:
             self._refuse("headers_too_large", f"a request has more than {MAX_FIELDS} header fields")
+        elif len(self.pipeline) >= MAX_PIPELINED:
+            self.transport.close()
         else:
             super().send_400_response(msg)
 

@@ -27,9 +27,12 @@ async def served_queues(client: redis.asyncio.Redis) -> Served:
     """
     lanes = [(queue, kind) for queue in keys.QUEUES for kind in kinds.KINDS]
     fields = [f"{keys.LAST_SEEN}{keys.lane(queue, kinds.needs(kind))}" for queue, kind in lanes]
+    pipe = client.pipeline(transaction=False)
+    pipe.time()
+    pipe.hmget(keys.STATS, fields)
     with outages_translated():
-        seen = cast("list[bytes | None]", await client.hmget(keys.STATS, fields))
-        now = (await client.time())[0] * 1_000_000
+        (seconds, _), seen = await pipe.execute()
+    now = seconds * 1_000_000
     found = zip(lanes, seen, strict=True)
     return frozenset(lane for lane, at in found if at and now - int(at) <= keys.STRANDED_US)
 
@@ -40,13 +43,16 @@ async def live_worker_names(client: redis.asyncio.Redis) -> list[str]:
     Raises:
         StoreUnavailable: Redis is away.
     """
+    # One round trip: readiness asks this, and each answer that is awaited may have to wait for the
+    # threads of computations.
+    pipe = client.pipeline(transaction=False)
+    pipe.time()
+    for queue in keys.QUEUES:
+        pipe.zrange(keys.workers(queue), 0, -1, withscores=True)
     with outages_translated():
-        now = (await client.time())[0] * 1_000_000
-        found: set[bytes] = set()
-        for queue in keys.QUEUES:
-            live = await client.zrangebyscore(keys.workers(queue), now, "+inf")
-            found.update(cast(list[bytes], live))
-    return sorted(name.decode() for name in found)
+        (seconds, _), *queues = await pipe.execute()
+    now = seconds * 1_000_000
+    return sorted({name.decode() for queue in queues for name, gone in queue if gone >= now})
 
 
 async def live_workers(client: redis.asyncio.Redis) -> list[WorkerModels]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
@@ -11,7 +12,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from service.gateway import server
-from service.gateway.server import MAX_FIELDS, MAX_HEAD, BoundedHttp
+from service.gateway.server import MAX_FIELDS, MAX_HEAD, MAX_PIPELINED, BoundedHttp
 
 Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
@@ -122,6 +123,22 @@ async def test_heads_up_to_the_bound_pass(connect: Connect) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200 ")
         assert await reader.readexactly(5) == f"0 {MAX_FIELDS}".encode()
+    writer.close()
+
+
+async def test_some_requests_may_follow_before_the_answer_and_not_thousands(
+    connect: Connect,
+) -> None:
+    reader, writer = await connect()
+    writer.write((GET + b"\r\n") * MAX_PIPELINED)
+    for _ in range(MAX_PIPELINED):
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        await reader.readexactly(3)
+    writer.close()
+    reader, writer = await connect()
+    writer.write(CHUNKED + b"1\r\nx\r\n0\r\n\r\n" + (GET + b"\r\n") * 5_000)
+    with contextlib.suppress(ConnectionError):
+        assert (await reader.read()).count(b"HTTP/1.1 200 ") <= MAX_PIPELINED + 2
     writer.close()
 
 
