@@ -95,6 +95,7 @@ def refused(client: redis.Redis) -> Refusal | None:
     """
     try:
         client.set(keys.PROBE, b"1", px=_PROBE_MS)
+        client.delete(keys.PROBE)
         client.publish(keys.EVENTS, b"")
         client.eval("return redis.call('PUBLISH', ARGV[1], '')", 1, keys.PROBE, keys.EVENTS)
     except redis.ResponseError as error:
@@ -106,6 +107,7 @@ async def refused_async(client: redis.asyncio.Redis) -> Refusal | None:
     """`refused`, for the gateway."""
     try:
         await client.set(keys.PROBE, b"1", px=_PROBE_MS)
+        await client.delete(keys.PROBE)
         await client.publish(keys.EVENTS, b"")
         script = client.register_script("return redis.call('PUBLISH', ARGV[1], '')")
         await script(keys=[keys.PROBE], args=[keys.EVENTS])
