@@ -281,16 +281,18 @@ def table(found: ExperimentResult) -> str:
     """The result as Markdown."""
     lines = [
         f"{found.questions} questions, {found.scoring}, form {found.form}\n",
-        "| order | mean [95%] | log p | difference [95%] | all together | p | flips |",
+        "| order | mean [95%] | difference [95%] | all together | p | flips | nats [95%] |",
         "|---|---|---|---|---|---|---|",
     ]
     for one in found.orders:
         moved = one.difference
-        log = "" if one.log_probability is None else f"{one.log_probability:.3f}"
+        nats = one.log_difference
+        log = "" if nats is None else f"{nats.value:+.2f} [{nats.low:+.2f}, {nats.high:+.2f}]"
         lines.append(
-            f"| {one.name} | {one.mean:.4f} [{one.low:.4f}, {one.high:.4f}] | {log} "
+            f"| {one.name} | {one.mean:.4f} [{one.low:.4f}, {one.high:.4f}] "
             f"| {moved.value:+.4f} [{moved.low:+.4f}, {moved.high:+.4f}] "
-            f"| [{one.joint_low:+.4f}, {one.joint_high:+.4f}] | {one.p:.4f} | {one.flips:.3f} |"
+            f"| [{one.joint_low:+.4f}, {one.joint_high:+.4f}] | {one.p:.4f} | {one.flips:.3f} "
+            f"| {log} |"
         )
     same = found.controls.a_a
     lines += [

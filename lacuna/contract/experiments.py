@@ -40,6 +40,9 @@ class ExperimentOrder(Wire):
     difference: Interval
     """Score less the reference's on the same questions, with a 95% interval for this order alone.
     Zero for the reference itself."""
+    log_difference: Interval | None = None
+    """The same for `log_probability`, in nats: it shows an effect where probabilities are small.
+    Null where replies were compared."""
     joint_low: Rounded
     """`joint_low` and `joint_high` hold for all orders together, at 95%. The verdict uses them."""
     joint_high: Rounded

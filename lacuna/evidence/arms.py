@@ -176,9 +176,15 @@ def mean_interval(moved: npt.ArrayLike, *, hits: bool) -> Interval:
     value = float(values.mean())
     if hits:
         values = np.concatenate([values, [-1.0, 1.0]])
-    half = float(stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / math.sqrt(len(values)))
-    centre = float(values.mean())
-    return _bounded(value, centre - half, centre + half)
+    found = t_interval(values)
+    return _bounded(value, found.low, found.high)
+
+
+def t_interval(values: F64) -> Interval:
+    """Mean of independent values, [n >= 2], with Student's 95% interval."""
+    count, centre = len(values), float(values.mean())
+    half = float(stdtrit(count - 1, 0.975) * values.std(ddof=1)) / math.sqrt(count)
+    return Interval(centre, centre - half, centre + half)
 
 
 def _bounded(value: float, low: float, high: float) -> Interval:
@@ -187,15 +193,14 @@ def _bounded(value: float, low: float, high: float) -> Interval:
 
 def _level(scores: F64, *, hits: bool) -> Interval:
     """Mean score; Wilson's interval for hits, else Student's t."""
+    if not hits:
+        found = t_interval(scores)
+        return Interval(found.value, max(0.0, found.low), min(1.0, found.high))
     value, count = float(scores.mean()), len(scores)
-    if hits:
-        z2 = float(ndtri(0.975)) ** 2
-        centre = (value + z2 / (2 * count)) / (1 + z2 / count)
-        inner = value * (1 - value) / count + z2 / (4 * count**2)
-        half = math.sqrt(z2 * inner) / (1 + z2 / count)
-    else:
-        centre = value
-        half = float(stdtrit(count - 1, 0.975) * scores.std(ddof=1)) / math.sqrt(count)
+    z2 = float(ndtri(0.975)) ** 2
+    centre = (value + z2 / (2 * count)) / (1 + z2 / count)
+    inner = value * (1 - value) / count + z2 / (4 * count**2)
+    half = math.sqrt(z2 * inner) / (1 + z2 / count)
     return Interval(value, max(0.0, min(centre - half, value)), min(1.0, max(centre + half, value)))
 
 

@@ -33,6 +33,8 @@ from lacuna.placement.score_calibration import fit
 F64 = npt.NDArray[np.float64]
 
 _FLOOR, _CEILING = 0.05, 0.95
+_LOW = 3.0
+"""Multiple of the smallest effect below which the best score leaves little room for it."""
 _HELPS_LITTLE = 0.9
 """Share of the best order's mean score that closed book reaches: then the chunks hardly help."""
 
@@ -104,10 +106,7 @@ def summarise(request: ExperimentRequest, table: Table, origin: Origin) -> Exper
         rung=origin.rung,
         form=origin.form,
         reference=request.reference,
-        orders=[
-            _order(request, at, arm, None if table.logs is None else table.logs[:, at])
-            for at, arm in enumerate(found.arms)
-        ],
+        orders=[_order(request, at, arm, table.logs) for at, arm in enumerate(found.arms)],
         verdict=_verdict(request, found),
         smallest_effect=request.smallest_effect,
         minimum_detectable_effect=found.detectable,
@@ -127,14 +126,19 @@ def _order(request: ExperimentRequest, at: int, arm: Arm, logs: F64 | None) -> E
         mean=arm.mean.value,
         low=arm.mean.low,
         high=arm.mean.high,
-        log_probability=None if logs is None else float(logs.mean()),
+        log_probability=None if logs is None else float(logs[:, at].mean()),
         difference=_interval(arm.difference),
+        log_difference=None if logs is None else _interval(arms.t_interval(_moved(logs, at))),
         joint_low=arm.joint.low,
         joint_high=arm.joint.high,
         p=arm.p,
         flips=arm.flips,
         changed=arm.changed,
     )
+
+
+def _moved(logs: F64, at: int) -> F64:
+    return np.asarray(logs[:, at] - logs[:, 0])
 
 
 def _interval(found: arms.Interval) -> Interval:
@@ -240,6 +244,12 @@ def _warnings(
         )
     if best < _FLOOR:
         said.append(f"no order scores more than {best:.3f}: the model rarely answers at all")
+    elif best < _LOW * request.smallest_effect:
+        said.append(
+            f"no order scores more than {best:.3f}, so that a difference of "
+            f"{request.smallest_effect:g} could hardly show: look at `log_difference`, ask for a "
+            "smaller `smallest_effect`, or let the template show how to answer in a few words"
+        )
     if min(arm.mean.value for arm in found.arms) > _CEILING:
         said.append("every order scores above 0.95: these questions are too easy to tell orders by")
     if controls.a_a is not None and controls.a_a.found:

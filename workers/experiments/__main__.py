@@ -161,7 +161,8 @@ def _text(found: ExperimentResult) -> str:
         f"{found.model}: {found.questions} questions ({found.lost} lost), {found.scoring}, "
         f"rung {found.rung}, form {found.form}",
         "",
-        f"{'order':18} {'score':>7} {'difference':>11}  {'95%, all orders':18} {'flips':>6}",
+        f"{'order':18} {'score':>7} {'difference':>11}  {'95%, all orders':18} {'flips':>6} "
+        f"{'nats':>7}",
         *map(_line, found.orders),
         "",
         found.verdict.words,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,9 @@ def test_a_planted_effect_is_found_with_its_size(
     last = by_name["relevance_last"].difference
     assert last.low < truth < last.high
     assert last.high - last.low < 0.08
+    nats = by_name["relevance_last"].log_difference
+    assert nats is not None
+    assert nats.low < 0.8 * math.log(0.7 / 0.2) + 0.2 * math.log(0.575 / 0.325) < nats.high
     assert found.verdict.decision == "use"
     assert found.verdict.order in ("relevance_last", "zigzag_best_last")
     assert found.verdict.words.startswith("Use ")
@@ -76,6 +80,20 @@ def test_a_flat_model_makes_no_difference(
     assert found.verdict.decision == "no_difference"
     assert "less than 0.05" in found.verdict.words
     assert found.verdict.order is None
+
+
+def test_scores_too_low_to_differ_are_said(
+    request_of: Ask, place_reader: type[PlaceReader], go: Callable[..., Finding]
+) -> None:
+    """Ten times as probable at the end, and yet "less than .05"."""
+    found = go(request_of(60, orders=ALL), place_reader(lambda depth: 0.003 * 10**depth)).result
+    assert found.verdict.decision == "no_difference"
+    assert any("could hardly show" in one for one in found.warnings)
+    nats = {one.name: one.log_difference for one in found.orders}["relevance_last"]
+    assert nats is not None
+    assert nats.low > 1
+    room = go(request_of(60, orders=ALL), place_reader(lambda _: 0.5)).result
+    assert not any("could hardly show" in one for one in room.warnings)
 
 
 def test_few_questions_are_not_enough(
