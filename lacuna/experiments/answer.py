@@ -244,7 +244,7 @@ def _warnings(
         )
     if best < _FLOOR:
         said.append(f"no order scores more than {best:.3f}: the model rarely answers at all")
-    elif best < _LOW * request.smallest_effect:
+    if best < _LOW * request.smallest_effect:
         said.append(
             f"no order scores more than {best:.3f}, so that a difference of "
             f"{request.smallest_effect:g} could hardly show: look at `log_difference`, ask for a "

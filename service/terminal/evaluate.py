@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -184,7 +185,7 @@ def _questions(source: str) -> tuple[list[Any], dict[int, str]]:
 def _template(path: str) -> dict[str, Any]:
     """Fields of a template from a file: JSON, or the text of a Jinja template."""
     text, _ = read_source(f"@{path.removeprefix('@')}")
-    return parse_object(text) if text.lstrip().startswith('{"') else {"jinja": text}
+    return parse_object(text) if re.match(r'\s*\{\s*["}]', text) else {"jinja": text}
 
 
 def _estimated(built: Built, server: str | None, key: str | None, *, as_json: bool) -> None:

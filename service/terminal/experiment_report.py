@@ -67,7 +67,7 @@ def _orders(found: ExperimentResult) -> Table:
     title = f"{clean(found.model)}: {counted(found.questions, 'question')}"
     table = Table(title=title, box=SIMPLE_HEAD)
     table.add_column("order", no_wrap=True)
-    for name in ("score", "difference", "95%, all orders", "p", "flips"):
+    for name in ("score", "difference", "95%, all orders", "p", "flips", "nats"):
         table.add_column(name, justify="right", no_wrap=True)
     for order in found.orders:
         table.add_row(*_cells(order, found))
@@ -78,7 +78,8 @@ def _cells(order: ExperimentOrder, found: ExperimentResult) -> list[str]:
     name = clean(_WORDS.get(order.name, order.name.replace("_", " ")))
     score = f"{order.mean:.3f}"
     if order.name == found.reference:
-        return [name, score, "reference", "", "", ""]
+        return [name, score, "reference", "", "", "", ""]
+    nats = order.log_difference
     joint = f"{order.joint_low:+.3f} to {order.joint_high:+.3f}"
     return [
         name,
@@ -87,6 +88,7 @@ def _cells(order: ExperimentOrder, found: ExperimentResult) -> list[str]:
         joint,
         number(order.p),
         f"{order.flips:.0%}",
+        "" if nats is None else f"{nats.value:+.2f}",
     ]
 
 

@@ -71,7 +71,7 @@ def test_options_are_the_request(
     ("name", "content", "template"),
     [
         ("p.j2", "{{ question }}\n{% for c in chunks %}{{ c.text }}{% endfor %}", None),
-        ("p.json", '{"instructions": "Answer.", "question": "both"}',
+        ("p.json", '{\n  "instructions": "Answer.", "question": "both"}',
          {"instructions": "Answer.", "question": "both"}),
     ],
 )  # fmt: skip
