@@ -109,7 +109,8 @@ class Profile(_Answer, profiles.Profile):
             Refused: the profile has no such curve.
             ImportError: matplotlib is missing: `lacuna-client[figures]`.
         """
-        from lacuna.pictures.profile import chosen
+        from lacuna.pictures.profile import chosen, density_range
+        from lacuna.pictures.scene import STYLES
 
         ax = _axes(ax)
         try:
@@ -122,17 +123,25 @@ class Profile(_Answer, profiles.Profile):
         if "measured" in curves and measured.low is not None and measured.high is not None:
             (low, at), (high, _) = _density(measured.low, length), _density(measured.high, length)
             ax.fill_between(at, low, high, color=_BLUE, alpha=0.25, linewidth=0)
+        styles = {"measured": "measured", "by_token": "tokens"}
+        styles |= {
+            name: f"prediction{i}" for i, name in enumerate(n for n in curves if n not in styles)
+        }
         for name, masses in curves.items():
             density, at = _density(masses, length)
-            own = {"measured": (_BLUE, 2.0), "by_token": (_BLUE, 0.6)}
-            colour, width = own.get(name, (None, 1.5))
-            ax.plot(at, density, color=colour, linewidth=width, label=name.replace("_", " "))
+            style = STYLES[styles[name]]
+            ax.plot(
+                at, density, color=style.light, linewidth=style.width, label=_spaced(name),
+                linestyle=(0, style.dash) if style.dash else "-",
+            )  # fmt: skip
         zone = self.dead_zone
         if zone is not None and self.dead_zone_verdict != "undecided":
             scale = length / self.request.sequence_length
             ax.axvspan(zone.start * scale, zone.end * scale, color=_GREY, alpha=0.22, linewidth=0)
         ax.axhline(1.0, color=_GREY, linestyle=":", linewidth=1)
         ax.set_yscale(view.get("y", "log"))
+        if view.get("y", "log") == "log":
+            ax.set_ylim(*density_range(curves.values()))
         ax.set_xlabel(f"position in the prompt ({'share of its length' if share else 'tokens'})")
         ax.set_ylabel("density (1 = uniform)")
         ax.set_title(f"{self.model.id}, {self.request.sequence_length} tokens")

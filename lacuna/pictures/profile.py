@@ -10,7 +10,7 @@ stand one or two orders of magnitude above its middle.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -178,15 +178,19 @@ def _form(profile: Profile) -> Shape:
     return profile.shape
 
 
-def _axes(
-    tokens: int, curves: Sequence[Sequence[float]], across: Across, upwards: Upwards
-) -> _Axes:
+def density_range(curves: Iterable[Sequence[float]]) -> tuple[float, float]:
+    """Ends of a logarithmic axis for curves of masses: at most three decades below the top."""
     densities = [mass * len(curve) for curve in curves for mass in curve]
     high = max(*densities, 2.0) * 1.2
     floor = high / 10**_DECADES
     positive = [density for density in densities if density >= floor]
-    low = min([*positive, 0.5]) / 1.2
-    return _Axes(tokens, low, high, across, upwards)
+    return min([*positive, 0.5]) / 1.2, high
+
+
+def _axes(
+    tokens: int, curves: Sequence[Sequence[float]], across: Across, upwards: Upwards
+) -> _Axes:
+    return _Axes(tokens, *density_range(curves), across, upwards)
 
 
 def _zone(profile: Profile, axes: _Axes) -> list[Rect | Text]:

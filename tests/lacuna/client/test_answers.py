@@ -191,6 +191,13 @@ def test_plots_are_matplotlibs(
     assert lines["measured"].get_xdata()[0] == 0.5
     assert "residual" in lines
     assert ax.get_yscale() == "log"
+    assert lines["measured"].get_color() != lines["residual"].get_color()
+    collapsed = measured.predictions["residual"].model_copy(
+        update={"influence": [1.0 - 63e-30] + [1e-30] * 63}
+    )
+    flat = measured.model_copy(update={"predictions": {"residual": collapsed}}).plot()
+    low, high = flat.get_ylim()
+    assert high / low <= 2_000
     again = measured.plot(pyplot.subplots()[1], x="share", y="linear", curves=["by_token"])
     assert again.get_yscale() == "linear"
     assert again.get_lines()[0].get_xdata()[-1] < 1
