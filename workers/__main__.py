@@ -142,7 +142,7 @@ def _finder(client: redis.Redis) -> Callable[[str], StoredProfile | None]:
 
 
 def _endpoint_handler(settings: Settings) -> Handler:
-    from workers.endpoints.handler import EndpointHandler
+    from workers.experiments.handler import ServedHandler
 
     table = settings.endpoint_table
     if not len(table):
@@ -158,7 +158,7 @@ def _endpoint_handler(settings: Settings) -> Handler:
     def key_of(endpoint: Endpoint) -> SecretStr | None:
         return endpoint.key(os.environ.get)
 
-    handler: Handler = EndpointHandler(table, key_of, client, _finder(client), settings.answers_ttl)
+    handler: Handler = ServedHandler(table, key_of, client, _finder(client), settings.answers_ttl)
     return handler
 
 

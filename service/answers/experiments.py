@@ -12,7 +12,7 @@ from typing import Any
 
 from lacuna.architectures.table import find
 from lacuna.contract.base import digest, rounded
-from lacuna.contract.errors import EndpointUnknown, ExperimentNotFound, JobNotFound, TooLarge
+from lacuna.contract.errors import ExperimentNotFound, JobNotFound, TooLarge
 from lacuna.contract.experiment_requests import (
     ExperimentEstimate,
     ExperimentRequest,
@@ -28,6 +28,7 @@ from service.answers.profiles import (
     is_pinned,
     refuse_unmeasurable,
 )
+from service.endpoints.costs import of_experiment, refuse_beyond
 from service.store.claims import ExperimentOutcome
 from service.store.experiments import read_experiment
 from service.store.keys import QueueName
@@ -61,6 +62,12 @@ class Experiments:
             As `submit`, without QueueFull.
         """
         queue = await self._checked(request)
+        if queue == "endpoints":
+            endpoint = self.profiles.endpoints.find(request.model)
+            cost = await self.compute(of_experiment, request, endpoint)
+            plain = await self.compute(estimate, request)
+            update = cost.model_dump(include=set(ExperimentEstimate.model_fields))
+            return ExperimentEstimate.model_validate(plain.model_dump() | update)
         model = find(request.model)
         found: ExperimentEstimate = await self.compute(
             estimate, request, model and model.layers, model and model.width
@@ -84,6 +91,7 @@ class Experiments:
             InvalidRequest: the template, the orders or the scores cannot be used.
             ProfileNotFound: no profile has `profile_id`.
             TooLarge: it costs more than its queue, or its own budget, allows.
+            BudgetSpent: an endpoint costs more than its own budget allows.
             QueueFull: too many wait already.
         """
         queue = await self._checked(request)
@@ -140,10 +148,11 @@ class Experiments:
         """The queue, once everything is checked that can be checked here."""
         self.profiles.policy.admit(request.model)
         if request.endpoint is not None:
-            raise EndpointUnknown(
-                "this service knows no endpoint of this name; GET /v1/models lists them",
-                field="model",
-            )
+            endpoint = self.profiles.endpoints.find(request.model)
+            await self.compute(check, request)
+            refuse_beyond(await self.compute(of_experiment, request, endpoint), request.budget)
+            await self._check_curve(request)
+            return "endpoints"
         refuse_unmeasurable(request.loading())
         await self.compute(check, request)
         await self._check_curve(request)

@@ -12,10 +12,14 @@ from typing import Protocol
 from lacuna.contract.base import rounded
 from lacuna.contract.endpoints import EndpointCost, EndpointEstimate, Rung
 from lacuna.contract.errors import BudgetSpent
+from lacuna.contract.experiment_requests import ExperimentRequest, prompts
+from lacuna.contract.experiment_requests import prompt_tokens as experiment_tokens
 from lacuna.contract.profile_requests import ProfileRequest
 from lacuna.contract.recall import RecallRequest
 from service.endpoints.table import Endpoint
 
+COUNTED = 8
+"""Prompts of an experiment that are counted where counting is paid for."""
 SECONDS_PER_CALL = 2.0
 """Assumed where no call was timed yet: a hosted model, or a small one near by, at 1,000 tokens."""
 LADDER_CALLS = 60
@@ -147,6 +151,20 @@ def _cost(
         short_answers=probes * 2 * prompts,
         counting_calls=counted,
         counting_tokens=32 * counted + probes * groups * length if counts_by_usage else 0,
+    )
+
+
+def of_experiment(request: ExperimentRequest, endpoint: Endpoint) -> EndpointCost:
+    """What an experiment takes at most at the endpoint's prices and pace, by characters."""
+    count = prompts(request)
+    text = request.scoring not in ("auto", "log_probability")
+    return of_answers(
+        endpoint,
+        answers=count,
+        length=-(-experiment_tokens(request) // count),
+        rung="text" if text else "first_token",
+        answer_tokens=request.max_answer_tokens if text else 1,
+        counting_calls=COUNTED + (1 if text else 2) * len(request.questions),
     )
 
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import redis
 from pydantic import SecretStr
@@ -30,6 +31,7 @@ from workers.lease import Interruption, JobCancelled, JobContext
 from workers.loop import Capabilities, JobRequest
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 LADDER_SHARE = 0.04
 """Of a job's progress: finding out how the endpoint can be read."""
@@ -56,8 +58,8 @@ class EndpointHandler:
         find_profile: Callable[[str], StoredProfile | None],
         answers_ttl: float,
     ) -> None:
-        self._endpoints, self._key_of, self._client = endpoints, key_of, client
-        self._find_profile, self._answers_ttl = find_profile, answers_ttl
+        self.endpoints, self.key_of, self.find_profile = endpoints, key_of, find_profile
+        self._client, self._answers_ttl = client, answers_ttl
 
     def describe(self) -> Capabilities:
         """No device: an endpoint computes elsewhere."""
@@ -71,12 +73,16 @@ class EndpointHandler:
         """
         if not isinstance(request, ProfileRequest):
             raise InternalError("this worker takes no experiments")
+        if request.confidential:
+            return self.privately(lambda ledger: self._measure(request, context, ledger))
+        return self._measure(request, context, StoredAnswers(self._client, self._answers_ttl))
+
+    def privately(self, measure: Callable[[PrivateLedger], T]) -> T:
+        """What `measure` returns; answers to a caller's own texts go once nobody needs them."""
         kept = StoredAnswers(self._client, self._answers_ttl)
-        if not request.confidential:
-            return self._measure(request, context, kept)
         private = PrivateLedger(kept)
         try:
-            found = self._measure(request, context, private)
+            found = measure(private)
         except JobCancelled:
             kept.forget(private.names)
             raise
@@ -88,16 +94,16 @@ class EndpointHandler:
     def _measure(
         self, request: ProfileRequest, context: JobContext, ledger: StoredAnswers | PrivateLedger
     ) -> Outcome:
-        endpoint = self._endpoints.find(request.model)
+        endpoint = self.endpoints.find(request.model)
         context.progress(0.0, "finding out how the endpoint can be read")
         context.check()
         started = time.monotonic()
         with open_reader(
             endpoint,
-            self._key_of(endpoint),
+            self.key_of(endpoint),
             request,
             ledger,
-            pace=self._pace(endpoint, context.claim.job_id),
+            pace=self.pace(endpoint, context.claim.job_id),
             check=context.check,
         ) as reader:
             self._publish(reader)
@@ -105,7 +111,7 @@ class EndpointHandler:
             context.check()
             planned = plan(reader, request)
             load_seconds = time.monotonic() - started
-            known = self._find_profile(planned.id)
+            known = self.find_profile(planned.id)
             if known is not None:
                 return ProfileOutcome(planned.id, known.body, known.envelope, known.summary)
 
@@ -122,7 +128,9 @@ class EndpointHandler:
             profile.profile_summary(body, envelope).model_dump_json().encode(),
         )
 
-    def _pace(self, endpoint: Endpoint, job_id: str) -> SharedPace:
+    def pace(self, endpoint: Endpoint, job_id: str) -> SharedPace:
+        """The pace of an endpoint's calls, shared with all workers; calls of a job's earlier start
+        count no more."""
         per_minute = endpoint.requests_per_minute
         turns = Turns(
             self._client,

@@ -25,10 +25,11 @@ from lacuna.contract.experiments import ROW_COLUMNS, ExperimentOrder, Experiment
 from lacuna.contract.validation import error_message
 from lacuna.experiments.check import check
 from lacuna.placement.curve import PlacementCurve, of_profile
+from service.endpoints.costs import of_experiment
 from service.endpoints.table import PREFIX, Endpoint, Endpoints, SettingsInvalid
 from workers.endpoints.ledger import FileLedger
 from workers.experiments.run import Finding
-from workers.experiments.served import cost, run_served
+from workers.experiments.served import run_served
 
 
 class Unusable(Exception):
@@ -193,7 +194,7 @@ def _line(one: ExperimentOrder) -> str:
 
 
 def _print_cost(request: ExperimentRequest, endpoint: Endpoint, *, as_json: bool) -> None:
-    found = cost(request, endpoint)
+    found = of_experiment(request, endpoint)
     if as_json:
         print(found.model_dump_json(indent=2))
         return

@@ -20,12 +20,11 @@ from lacuna.contract.experiment_requests import (
 from lacuna.experiments.orders import Order, orders
 from lacuna.experiments.rendering import Prompt, Renderer, around
 from lacuna.placement.curve import PlacementCurve
+from service.endpoints.costs import COUNTED
 from workers.recall.reader import Check, Form, Message, Question, Reader
 
 Arm = OrderName | Literal["a_a", "closed_book"]
 
-COUNTED = 8
-"""Prompts that are counted where counting is paid for."""
 _SAFE = 0.8
 """Of the fewest tokens a character among those: what the others have at least."""
 _NAMED = 5

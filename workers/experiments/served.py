@@ -7,37 +7,20 @@ from functools import partial
 from pydantic import SecretStr
 
 from lacuna.contract.base import digest
-from lacuna.contract.endpoints import EndpointCost
 from lacuna.contract.errors import BudgetSpent, InvalidRequest
-from lacuna.contract.experiment_requests import ExperimentRequest, prompt_tokens
-from lacuna.contract.experiment_requests import prompts as prompts_of
+from lacuna.contract.experiment_requests import ExperimentRequest
 from lacuna.contract.experiments import ExperimentUsage
 from lacuna.placement.curve import PlacementCurve
-from service.endpoints.costs import beyond, of_answers
+from service.endpoints.costs import beyond, of_experiment
 from service.endpoints.table import Endpoint
 from workers.endpoints.budget import Budget, Limits
 from workers.endpoints.client import EndpointClient
 from workers.endpoints.ledger import Ledger
 from workers.endpoints.reader import EndpointReader
-from workers.experiments.prompts import COUNTED
 from workers.experiments.run import About, Context, Finding, run, scoring_of
 
 _ONE_TOKEN = 16
 """Characters of an answer that may be one token; longer ones need not be counted."""
-
-
-def cost(request: ExperimentRequest, endpoint: Endpoint) -> EndpointCost:
-    """What an experiment takes at the endpoint's prices and pace, by characters."""
-    count = prompts_of(request)
-    text = request.scoring not in ("auto", "log_probability")
-    return of_answers(
-        endpoint,
-        answers=count,
-        length=-(-prompt_tokens(request) // count),
-        rung="text" if text else "first_token",
-        answer_tokens=request.max_answer_tokens if text else 1,
-        counting_calls=COUNTED + (1 if text else 2) * len(request.questions),
-    )
 
 
 def run_served(
@@ -59,7 +42,7 @@ def run_served(
         context: of the job.
         ledger: answers that were paid for once are not paid for again while it is kept.
         curve: of the request's `profile_id`, if it has one.
-        client: for tests; its budget must be the request's.
+        client: with a pace of its own, or for tests; its budget must be the request's.
 
     Raises:
         InvalidRequest, TooLong: about the request; name the field.
@@ -78,6 +61,7 @@ def run_served(
         measurement=digest(["experiment", endpoint.name, endpoint.base_url, endpoint.model]),
         rung="text" if text else None,
         longest=_longest(request, endpoint),
+        check=context.check,
         client=client,
     ) as reader:
         context.check()
@@ -107,7 +91,7 @@ def _limits(request: ExperimentRequest, endpoint: Endpoint) -> Limits:
         )
     asked = request.budget
     limits = Limits(asked.max_calls, asked.max_tokens, asked.max_cost)
-    if (reason := beyond(cost(request, endpoint), asked)) is not None:
+    if (reason := beyond(of_experiment(request, endpoint), asked)) is not None:
         raise BudgetSpent(f"{reason}: raise it, or ask fewer questions in fewer orders")
     return limits
 

@@ -19,16 +19,19 @@ import redis.asyncio
 from pydantic import SecretStr
 
 from lacuna.contract.endpoints import EndpointAbilities
+from lacuna.contract.experiments import ExperimentResult
 from lacuna.contract.jobs import TERMINAL
 from lacuna.contract.profile_requests import ProfileRequest
 from lacuna.contract.profiles import Profile
 from service.store import keys
+from service.store.experiments import read_experiment, unpacked
 from service.store.profiles import read_profile
 from service.store.queue import JobRecord, JobStore
 from tests.workers.endpoints.fake_dialects import DIALECTS
 from tests.workers.endpoints.fake_model import FakeModel, recency
 from tests.workers.endpoints.fake_server import KEY, FakeServer, Faults
 from tests.workers.endpoints.harness import endpoint_of
+from tests.workers.experiments.test_served import request_of
 from workers.endpoints.ledger import MemoryLedger
 from workers.endpoints.measurement import open_reader, plan, run
 
@@ -258,3 +261,39 @@ async def test_a_cancelled_and_a_given_back_job_resume(
     job = await ended(store, job_id)
     assert (job.state, job.attempt) == ("done", 1)
     assert server.requests <= await asyncio.to_thread(undisturbed) + 2 * (CANARIES + CONCURRENCY)
+
+
+async def test_an_experiment_goes_on_after_a_kill_and_leaves_nothing_of_its_texts(
+    store: JobStore,
+    redis_sync: redis.Redis,
+    redis_async: redis.asyncio.Redis,
+    server: FakeServer,
+    endpoint_workers: Workers,
+) -> None:
+    first = endpoint_workers.start()
+    asked = request_of(24, model="endpoint:prod")
+    document, job_id = asked.model_dump_json(exclude_defaults=True).encode(), "e" * 32
+    await store.submit(
+        job_id,
+        document,
+        queue="endpoints",
+        kind="experiment",
+        identity=asked.job_id,
+        private=True,
+    )
+    until(lambda: sum(server.answered.values()) > 60)
+    first.kill()
+    first.wait()
+    kept = len(redis_sync.keys(f"{keys.ANSWER}*"))
+    assert kept > 20
+    endpoint_workers.start()
+    job = await ended(store, job_id)
+    assert (job.state, job.attempt, job.kind) == ("done", 2, "experiment"), job.failure
+    found = await read_experiment(redis_async, job_id)
+    assert found is not None
+    result = ExperimentResult.model_validate_json(found.result)
+    assert (result.id, result.questions) == (job_id, 24)
+    assert result.usage.replayed >= kept - CANARIES - 1
+    assert result.orders[1].difference.value > 0, "this model listens to the end"
+    assert unpacked(found.rows).count(b"\r\n") == 1 + 24 * 4
+    assert redis_sync.keys(f"{keys.ANSWER}*") == [], "answers to a caller's own texts"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import Any
 
 import httpx
@@ -196,3 +197,35 @@ async def test_a_profile_s_job_is_no_experiment(client: httpx.AsyncClient) -> No
     assert (await client.get("/v1/experiments/nothing")).status_code == 422
     wrong = await client.get(f"/v1/experiments/{'a' * 32}", headers={"Accept": "image/png"})
     assert wrong.status_code == 406
+
+
+TABLE = {
+    "prod": {
+        "base_url": "http://127.0.0.1:9/v1",
+        "model": "m",
+        "context_length": 4096,
+        "key_variable": "PROD_KEY",
+        "input_price": 1.0,
+        "output_price": 2.0,
+    }
+}
+
+
+async def test_an_experiment_with_an_endpoint_waits_for_a_worker_of_endpoints(
+    gateway: Any, redis_sync: redis.Redis
+) -> None:
+    client = await gateway(endpoints=json.dumps(TABLE))
+    dry = await client.post("/v1/experiments", json=body(model="endpoint:prod", dry_run=True))
+    found = dry.json()
+    assert (found["prompts"], found["multiply_adds"]) == (12, None)
+    assert found["calls"] >= 12
+    spent = found["prompt_tokens"] * 1.0 + found["generated_tokens"] * 2.0
+    assert found["cost"] == pytest.approx(spent / 1e6, rel=1e-4)
+    cheap = body(model="endpoint:prod", budget={"max_cost": found["cost"] / 2})
+    refused = await client.post("/v1/experiments", json=cheap)
+    assert (refused.status_code, refused.json()["code"]) == (422, "budget_spent")
+    asked = await client.post("/v1/experiments", json=body(model="endpoint:prod"))
+    assert (asked.status_code, asked.json()["kind"]) == (202, "experiment")
+    assert asked.json()["message"] == "waits for an endpoint worker: none is running"
+    assert redis_sync.keys(f"{keys.READY}endpoints:experiment*")
+    assert not redis_sync.keys(f"{keys.READY}cpu*")
