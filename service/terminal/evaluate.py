@@ -12,6 +12,7 @@ import typer
 
 from lacuna.client.chunks import parse_json
 from lacuna.contract.calibrations import RelevanceScale
+from lacuna.contract.endpoints import PREFIX
 from lacuna.contract.errors import InvalidRequest
 from lacuna.contract.experiment_requests import ExperimentRequest, OrderName
 from lacuna.contract.experiments import ExperimentResult
@@ -212,7 +213,10 @@ def _compared(
     """The result, or None if only its job is known."""
     from service.terminal.connection import connected
 
-    with connected(server, key, workers=1, names=built.names) as client:
+    served = str(built.body["model"]).startswith(PREFIX)
+    with connected(
+        server, key, workers=0 if served else 1, endpoints=served, names=built.names
+    ) as client:
         found = client.submit_experiment(**built.body)
         if isinstance(found, Job):
             if not wait:
