@@ -150,7 +150,8 @@ class Experiments:
         if request.endpoint is not None:
             endpoint = self.profiles.endpoints.find(request.model)
             await self.compute(check, request)
-            refuse_beyond(await self.compute(of_experiment, request, endpoint), request.budget)
+            cost = await self.compute(of_experiment, request, endpoint)
+            refuse_beyond(cost, request.budget, "ask fewer questions in fewer orders")
             await self._check_curve(request)
             return "endpoints"
         refuse_unmeasurable(request.loading())

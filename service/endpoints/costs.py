@@ -70,15 +70,24 @@ class Budget(Protocol):
         """Money."""
 
 
-def refuse_beyond(cost: EndpointCost, budget: Budget | None) -> None:
+def refuse_beyond(
+    cost: EndpointCost,
+    budget: Budget | None,
+    instead: str = "measure fewer groups or a shorter length",
+) -> None:
     """Refuse what a budget does not allow.
+
+    Args:
+        cost: what is needed.
+        budget: of the request.
+        instead: what else would help.
 
     Raises:
         BudgetSpent: names the limit and what is needed.
     """
     if (reason := beyond(cost, budget)) is not None:
         raise BudgetSpent(
-            f"`budget`: {reason}: raise it, or measure fewer groups or a shorter length",
+            f"`budget`: {reason}: raise it, or {instead}",
             field="budget",
         )
 

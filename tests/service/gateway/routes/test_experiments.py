@@ -224,6 +224,7 @@ async def test_an_experiment_with_an_endpoint_waits_for_a_worker_of_endpoints(
     cheap = body(model="endpoint:prod", budget={"max_cost": found["cost"] / 2})
     refused = await client.post("/v1/experiments", json=cheap)
     assert (refused.status_code, refused.json()["code"]) == (422, "budget_spent")
+    assert "ask fewer questions" in refused.json()["detail"]
     asked = await client.post("/v1/experiments", json=body(model="endpoint:prod"))
     assert (asked.status_code, asked.json()["kind"]) == (202, "experiment")
     assert asked.json()["message"] == "waits for an endpoint worker: none is running"
