@@ -91,8 +91,11 @@ def redis_url(store: Store) -> str:
 async def test_the_store_has_the_clock(clock: Clock, redis_async: redis.asyncio.Redis) -> None:
     for ahead in (0, -HOUR, HOUR):
         clock.set(ahead)
-        seconds, _ = await redis_async.time()
-        assert abs(seconds - time.time() - ahead) < 5
+        end = time.monotonic() + 10
+        # The server reads its clock once in a turn of its loop: the first answer may be older.
+        while abs((await redis_async.time())[0] - time.time() - ahead) > 5:
+            assert time.monotonic() < end
+            await asyncio.sleep(0.05)
 
 
 async def test_set_back_an_hour_a_killed_workers_job_is_taken_within_leases(
