@@ -164,7 +164,7 @@ def photograph_jobs(page: Page, url: str) -> None:
         page.get_by_role("button", name="Dismiss").click()
     page.goto(f"{url}/#/measure")
     page.fill("#sequence_length", "8192")
-    page.fill("#count", "28")
+    page.fill("#count", "400")
     page.click("#measure-form button.primary")
     page.wait_for_selector("#measure-error p")
     page.evaluate("scrollTo(0, 0)")

@@ -119,11 +119,19 @@ export class Chart {
   }
 
   zero() {
-    const { given: { zero }, frame, y } = this;
+    const { given, frame, y } = this;
+    const { zero } = given;
     const at = zero ? y(zero.value) : NaN;
     if (!(at >= frame.top && at <= frame.bottom)) return [];
     const line = svg("line", { class: "zero", x1: frame.left, x2: frame.right, y1: at, y2: at });
-    return [line, text("note halo", frame.left + 5, at - 5, zero.label, "start")];
+    // The label stands where the first curve is farthest from the line.
+    const { x, series: [{ values }] } = given;
+    const away = (share) => {
+      const value = values[Math.round(share * (x.length - 1))];
+      return Number.isFinite(value) ? Math.abs(y(this.within(value)) - at) : 0;
+    };
+    const share = [0.12, 0.35, 0.5, 0.65, 0.88].reduce((best, one) => (away(one) > away(best) ? one : best));
+    return [line, text("note halo", frame.left + share * (frame.right - frame.left), at - 5, zero.label, "middle")];
   }
 
   band({ band, place }) {

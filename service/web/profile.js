@@ -18,6 +18,7 @@ let recall;
 let profile = null;
 /** The zone at the threshold that was chosen: `{threshold, zone, verdict}`. */
 let view = null;
+let refusedFor = "";
 
 export function start() {
   influence = new Chart(byId("chart-profile"), { height: 300 });
@@ -32,7 +33,7 @@ function open({ id, query }) {
   const body = byId("profile-body");
   const threshold = Number(query.get("threshold")) || null;
   return attempt("profile-error", async () => {
-    const found = await find(id);
+    const found = await find(id).catch(refused);
     const zone = threshold && !found.example ? await zoneAt(found.profile.id, threshold) : null;
     return () => draw(found, zone);
   }, { result: body, clear });
@@ -57,11 +58,17 @@ async function zoneAt(id, threshold) {
   return { threshold, zone: found.dead_zone, verdict: found.verdict };
 }
 
+/** A missing key is asked for above: it is no fault of the profile. */
+function refused(error) {
+  refusedFor = error.status === 401 ? "This service asks for a key first" : "This profile cannot be shown";
+  throw error;
+}
+
 function clear() {
   profile = null;
   byId("profile-body").hidden = true;
   byId("profile-kicker").textContent = "";
-  byId("profile-title").textContent = "This profile cannot be shown";
+  byId("profile-title").textContent = refusedFor;
 }
 
 function draw({ profile: found, example }, zone) {

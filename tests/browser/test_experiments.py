@@ -1,0 +1,211 @@
+"""Experiments and served models on the page: what is asked, and what was found, as pictures."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from service.local.stack import Stack
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+from playwright.sync_api import Page, expect
+
+ID = "e" * 32
+QUESTIONS = [
+    {
+        "question": f"What is number {n}?",
+        "answers": [f"answer {n}"],
+        "chunks": [
+            {"id": "a", "text": f"It is answer {n}.", "score": 0.9},
+            {"id": "b", "text": "Something else.", "score": 0.4},
+        ],
+    }
+    for n in range(12)
+]
+
+
+def arm(name: str, mean: float, value: float, width: float, flips: float) -> dict[str, Any]:
+    return {
+        "name": name, "mean": mean, "low": mean - 0.1, "high": mean + 0.1,
+        "log_probability": None,
+        "joint_low": value - 1.5 * width, "joint_high": value + 1.5 * width,
+        "difference": {"value": value, "low": value - width, "high": value + width},
+        "p": 0.01, "flips": flips, "changed": 12,
+    }  # fmt: skip
+
+
+RESULT = {
+    "id": ID, "model": "local:tiny", "revision": None, "method": "1", "questions": 48, "lost": 1,
+    "questions_digest": "d" * 32, "template_digest": "d" * 32, "seed": 0,
+    "relevance_scale": "score", "scoring": "contains", "rung": "text", "form": "plain",
+    "reference": "given", "smallest_effect": 0.05, "minimum_detectable_effect": 0.062,
+    "orders": [
+        arm("given", 0.61, 0, 0, 0), arm("relevance_last", 0.7, 0.09, 0.04, 0.12),
+        arm("random", 0.55, -0.06, 0.05, 0.2),
+    ],
+    "verdict": {
+        "decision": "use", "order": "relevance_last", "more_questions": None,
+        "words": "Put the most relevant chunk last: 9 points more right answers.",
+    },
+    "controls": {
+        "a_a": {
+            "difference": {"value": 0, "low": -0.01, "high": 0.01}, "questions": 48, "found": False,
+        },
+        "closed_book": 0.04, "repeat": 0,
+    },
+    "gold_known": 48, "calibration": None, "calibration_note": "too few chunks",
+    "recall_by_place": {
+        "depth": [0.1, 0.5, 0.9], "value": [0.5, 0.4, 0.7], "low": [0.4, 0.3, 0.6],
+        "high": [0.6, 0.5, 0.8], "readings": [40, 40, 40], "questions": 44,
+    },
+    "usage": {
+        "prompts": 240, "calls": 240, "replayed": 0, "prompt_tokens": 51_000,
+        "generated_tokens": 900, "cost": None,
+    },
+    "warnings": [],
+}  # fmt: skip
+ESTIMATE = {
+    "questions": 12, "prompts": 72, "prompt_tokens": 4321, "generated_tokens": 0, "calls": None,
+    "multiply_adds": None, "cost": None, "minutes": 2.5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_orders_are_points_around_zero(stack: Stack, open_page: Any, width: int) -> None:
+    watched = open_page("about:blank", width=width)
+    page: Page = watched.page
+    page.route(f"**/v1/experiments/{ID}", lambda route: route.fulfill(json=RESULT))
+    page.goto(f"{stack.url}/#/experiments/{ID}")
+    expect(page.locator("#experiment-title")).to_have_text(
+        "tiny: Put the most relevant chunk last: 9 points more right answers."
+    )
+    expect(page.locator("#experiment-certainty")).to_have_text(
+        "These 48 questions show a difference of 6.2 points in 4 of 5 cases."
+    )
+    plot = page.locator("#chart-experiment .plot")
+    said = plot.get_attribute("aria-label") or ""
+    assert "relevance last: +9 pt (+5 pt to +13 pt)" in said
+    assert "random: -6 pt (-11 pt to -1 pt)" in said
+    zero = page.locator("#chart-experiment line.axis").get_attribute("x1")
+    dots = page.locator("#chart-experiment circle").evaluate_all(
+        "all => all.map(one => Number(one.getAttribute('cx')))"
+    )
+    assert zero is not None
+    assert dots[0] > float(zero) > dots[1]
+    expect(page.locator("#places-part svg")).to_be_visible()
+    expect(page.locator("#experiment-notes")).to_contain_text("Without any chunk the score is 4%.")
+    expect(page.locator("#experiment-notes")).to_contain_text("20%")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    page.reload()
+    expect(page.locator("#experiment-title")).to_contain_text("Put the most relevant chunk last")
+    assert watched.complaints == []
+
+
+def test_an_experiment_is_asked_for_and_its_job_opens_it(
+    stack: Stack, filled: str, open_page: Any
+) -> None:
+    page: Page = open_page("about:blank").page
+    asked: list[dict[str, Any]] = []
+    job = {
+        "id": ID, "kind": "experiment", "state": "running", "attempt": 1, "progress": 0.5,
+        "message": "question 6 of 12", "position": None, "eta_seconds": 30, "failure": None,
+        "profile": None, "experiment": None, "created_at": "2026-01-01", "started_at": None,
+        "finished_at": None,
+    }  # fmt: skip
+    done = {**job, "state": "done", "experiment": f"/v1/experiments/{ID}"}
+
+    def answer(route: Any) -> None:
+        asked.append(route.request.post_data_json)
+        dry = asked[-1].get("dry_run")
+        route.fulfill(status=200 if dry else 202, json=ESTIMATE if dry else job)
+
+    page.route("**/v1/experiments", answer)
+    page.route(f"**/v1/jobs/{ID}", lambda route: route.fulfill(json=done))
+    page.route(f"**/v1/experiments/{ID}", lambda route: route.fulfill(json=RESULT))
+    page.goto(f"{stack.url}/#/profile/{filled}")
+    page.locator("#next-steps").get_by_role("link", name="Experiment").click()
+    expect(page.get_by_label("Model that answers")).to_have_value("local:tiny")
+    expect(page.locator("#experiment-profile")).to_have_value(filled)
+    page.get_by_role("button", name="Compare orders").click()
+    expect(page.locator("#experiment-error")).to_contain_text("none given")
+    page.locator("#questions").fill("{")
+    page.get_by_role("button", name="Compare orders").click()
+    expect(page.locator("#experiment-error")).to_contain_text("expected a list in JSON")
+    page.locator("#questions").fill("\n".join(map(json.dumps, QUESTIONS)))
+    expect(page.locator("#experiment-estimate")).to_have_text(
+        "At most 72 prompts, 4321 tokens, about 3 min, for 12 questions."
+    )
+    page.get_by_role("button", name="Compare orders").click()
+    expect(page.locator("#experiment-title")).to_contain_text("tiny: Put the most relevant")
+    body = asked[-1]
+    assert "dry_run" not in body
+    assert body["questions"] == QUESTIONS
+    assert body["orders"] == ["relevance_first", "relevance_last", "zigzag_best_last", "advised"]
+    assert body["profile_id"] == filled
+    assert body["smallest_effect"] == 0.05
+    # Questions are the reader's own: no address and no memory of the tab holds them.
+    assert "answer 3" not in page.evaluate("JSON.stringify(sessionStorage) + location.href")
+
+
+def test_a_served_model_is_asked_for_recall_alone(stack: Stack, open_page: Any) -> None:
+    page: Page = open_page("about:blank").page
+    asked: list[dict[str, Any]] = []
+    least = {
+        "calls": 900,
+        "prompt_tokens": 200_000,
+        "generated_tokens": 900,
+        "cost": 0.1,
+        "minutes": 12,
+    }
+    most = {**least, "calls": 1800, "cost": 0.2, "minutes": 24}
+
+    def answer(route: Any) -> None:
+        if route.request.method != "POST":
+            return route.continue_()
+        asked.append(route.request.post_data_json)
+        estimate = {"endpoint": "prod", "least": least, "most": most, "refused": None}
+        return route.fulfill(json=estimate)
+
+    page.route("**/v1/profiles", answer)
+    catalogue = httpx.get(f"{stack.url}/v1/models").json()
+    catalogue["endpoints"] = [{"name": "endpoint:prod"}]
+    page.route("**/v1/models", lambda route: route.fulfill(json=catalogue))
+    page.goto(f"{stack.url}/#/measure")
+    expect(page.locator("#models option[value='endpoint:prod']")).to_be_attached()
+    form = page.locator("#measure-form")
+    form.get_by_label("Model", exact=True).fill("endpoint:prod")
+    for hidden in ("Weights", "Text", "Documents"):
+        expect(form.get_by_label(hidden, exact=True)).to_be_hidden()
+    form.get_by_label("Spend at most").fill("0.5")
+    expect(page.locator("#estimate")).to_have_text(
+        "Takes 900 to 1,800 calls, 200,000 tokens of prompts, about 12 min to 24 min, 0.1 to 0.2 "
+        "at the endpoint's prices."
+    )
+    assert asked[-1] == {
+        "model": "endpoint:prod", "sequence_length": 256, "recall": {"groups": "auto"},
+        "budget": {"max_cost": 0.5}, "dry_run": True,
+    }  # fmt: skip
+    form.get_by_label("Model", exact=True).fill("local:tiny")
+    expect(form.get_by_label("Weights", exact=True)).to_be_visible()
+
+
+def test_a_real_experiment_from_the_form_to_its_picture(stack: Stack, open_page: Any) -> None:
+    watched = open_page(f"{stack.url}/#/experiments?model=local:tiny")
+    page: Page = watched.page
+    page.locator("#questions").fill(json.dumps(QUESTIONS))
+    expect(page.locator("#experiment-estimate")).to_contain_text("for 12 questions.")
+    page.get_by_role("button", name="Compare orders").click()
+    page.wait_for_url("**/#/experiments/*", timeout=120_000)
+    identifier = page.url.rpartition("/")[2]
+    found = httpx.get(f"{stack.url}/v1/experiments/{identifier}").json()
+    expect(page.locator("#experiment-title")).to_have_text(f"tiny: {found['verdict']['words']}")
+    dots = page.locator("#chart-experiment circle")
+    expect(dots).to_have_count(len(found["orders"]) - 1)
+    page.reload()
+    expect(page.locator("#experiment-title")).to_contain_text(found["verdict"]["words"])
+    assert watched.complaints == []
