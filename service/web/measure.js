@@ -59,7 +59,8 @@ async function names() {
   const all = [...new Set([...catalogue.demo, ...local, ...served, ...catalogue.presets])];
   byId("models").replaceChildren(...all.map((value) => new Option("", value)));
   const model = byId("model");
-  if (!model.value && catalogue.demo.length && !model.dataset.touched) {
+  // Someone who is about to write is not disturbed.
+  if (!model.value && catalogue.demo.length && !model.dataset.touched && document.activeElement !== model) {
     model.value = catalogue.demo[0];
     soon();
   }
