@@ -127,7 +127,7 @@ def _of_recall(a: Profile, b: Profile, changes: list[RecallChange], bins: int) -
         spearman=None if rank is None else rounded(rank),
         dead_zone_change=None,
         difference=rounded_list((second.influence - first.influence).tolist()),
-        warnings=_warnings(left, right, 0, None),
+        warnings=_warnings(left, right, main.groups if main and main.paired else 0, None),
     )
 
 

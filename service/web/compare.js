@@ -1,4 +1,5 @@
-// Two profiles: their curves in one picture, and below it what changed, with its band.
+// Two profiles: their curves in one picture, and below it what changed, with its band. Without a
+// choice the measured influence is compared, or recall where one of them has no influence.
 
 import { get } from "./api.js";
 import { attempt } from "./attempt.js";
@@ -6,23 +7,27 @@ import { Chart } from "./charts.js";
 import { announce, byId, capital, h, number, percent, signed, table, tokensText, words } from "./dom.js";
 import { list } from "./known.js";
 import { density, middles, share } from "./curves.js";
+import { drawRecallChanges } from "./recallchange.js";
 import * as router from "./router.js";
 import { events, fillProfiles, known, settings, SOURCES } from "./state.js";
 import { shortName } from "./words.js";
 
 const MOST_BINS = 100;
+const OTHERS = SOURCES.filter((name) => name !== "measured");
 let curves;
 let difference;
+/** Which curves the profiles that were read have, by id: `{influence, recall}`. */
+const has = new Map();
 
 export function start() {
   curves = new Chart(byId("chart-compare"));
   difference = new Chart(byId("chart-difference"), { height: 220 });
   router.register("compare", { title: "Compare", show: open });
-  byId("compare-source").replaceChildren(...SOURCES.map((name) => new Option(words(name), name)));
+  for (const id of ["compare-a", "compare-b"]) byId(id).addEventListener("change", () => offer(byId("compare-source").value));
   byId("compare-form").addEventListener("submit", (event) => {
     event.preventDefault();
     const [a, b, source] = ["compare-a", "compare-b", "compare-source"].map((id) => byId(id).value);
-    router.note(router.address("compare", null, { a, b, source: source === SOURCES[0] ? null : source }));
+    router.note(router.address("compare", null, { a, b, source }));
     run();
   });
   events.addEventListener("known", () => router.showing("compare") && fill(byId("compare-a").value, byId("compare-b").value));
@@ -33,8 +38,7 @@ export function start() {
 
 async function open({ query }) {
   const [a, b] = ["a", "b"].map((name) => query.get(name));
-  byId("compare-source").value = query.get("source") ?? SOURCES[0];
-  fill(a, b);
+  fill(a, b, query.get("source") ?? "");
   clear();
   if (a && b) run();
   await list();
@@ -43,9 +47,28 @@ async function open({ query }) {
   fill(first, b ?? [...known.keys()].find((id) => id !== first));
 }
 
-function fill(a, b) {
+function fill(a, b, source = byId("compare-source").value) {
   fillProfiles(byId("compare-a"), a);
   fillProfiles(byId("compare-b"), b);
+  offer(source);
+}
+
+/** What a profile has, as far as it is known: one that no list names may have anything. */
+function curvesOf(id) {
+  const item = known.get(id);
+  return has.get(id) ?? (item ? { influence: item.shape !== null, recall: item.recall } : { influence: true, recall: true });
+}
+
+/** Offers the curves that both chosen profiles can have, `chosen` among them if it is one. */
+function offer(chosen) {
+  const both = ["compare-a", "compare-b"].map((id) => curvesOf(byId(id).value));
+  const influence = both.every((one) => one.influence);
+  const options = [new Option(influence ? "measured influence" : "recall by depth", "")];
+  if (influence && both.every((one) => one.recall)) options.push(new Option("recall by depth", "recall"));
+  if (influence) options.push(...OTHERS.map((name) => new Option(words(name), name)));
+  const select = byId("compare-source");
+  select.replaceChildren(...options);
+  select.value = options.some(({ value }) => value === chosen) ? chosen : "";
 }
 
 function clear() {
@@ -62,16 +85,28 @@ async function compare() {
   if (a === b) throw new Error("First and second are the same profile: choose another one, or measure a second.");
   await Promise.all([a, b].map((id) => (known.has(id) ? null : list())));
   const bins = Math.min(MOST_BINS, ...[a, b].map((id) => known.get(id)?.sequence_length ?? MOST_BINS));
-  const address = `v1/comparisons?${new URLSearchParams({ a, b, source, bins })}`;
+  refuseWithoutCurve(a, b);
+  const address = `v1/comparisons?${new URLSearchParams({ a, b, ...(source && { source }), bins })}`;
   const [answer, first, second] = await Promise.all([
     get(address),
     get(`v1/profiles/${a}?bins=${bins}`),
     get(`v1/profiles/${b}?bins=${bins}`),
   ]);
+  for (const one of [first, second]) has.set(one.id, { influence: one.measured !== null, recall: one.recall !== null });
   return () => {
+    offer(byId("compare-source").value);
     byId("compare-links").replaceChildren(h("a", { href: address, "data-json": "" }, "JSON"));
     draw(answer, first, second);
   };
+}
+
+/** A served model has recall alone: the other profile needs it too. */
+function refuseWithoutCurve(...ids) {
+  const both = ids.map(curvesOf);
+  const lacks = both.findIndex((one) => !one.recall);
+  if (lacks < 0 || both.every((one) => one.influence)) return;
+  const [one, other] = lacks ? ["Second", "first"] : ["First", "second"];
+  throw new Error(`${one} has no recall, and ${other} has nothing else: measure the recall of ${known.get(ids[lacks])?.model ?? "this model"}.`);
 }
 
 /** The curve to draw, and its band where it has one. */
@@ -90,6 +125,18 @@ function sides({ a, b }) {
 function draw(answer, first, second) {
   byId("compare-body").hidden = false;
   const names = sides(answer);
+  const recall = answer.source === "recall";
+  byId("compare-influence").hidden = recall;
+  byId("compare-recall").hidden = !recall;
+  if (recall) drawRecallChanges(byId("compare-recall"), answer, [first, second], names);
+  else drawInfluence(answer, [first, second], names);
+  const lead = `${capital(names[1])}, against ${names[0]}: ${answer.summary}.`;
+  byId("compare-lead").textContent = lead;
+  announce(lead);
+  drawTable(answer);
+}
+
+function drawInfluence(answer, profiles, names) {
   const shared = {
     x: middles(answer.bins, 100),
     xRange: [0, 100],
@@ -100,16 +147,12 @@ function draw(answer, first, second) {
     ...shared,
     name: "Influence by place, both profiles",
     file: "comparison",
-    series: [first, second].map((profile, at) => ({ label: names[at], place: at - 1, ...curve(profile, answer.source) })),
+    series: profiles.map((profile, at) => ({ label: names[at], place: at - 1, ...curve(profile, answer.source) })),
     zero: { value: 1, label: "an even share" },
     format: share,
     log: true,
   });
   drawChange(answer, shared, names);
-  const lead = `${capital(names[1])}, against ${names[0]}: ${answer.summary}.`;
-  byId("compare-lead").textContent = lead;
-  announce(lead);
-  drawTable(answer);
 }
 
 /** Tenth by tenth with its band where it was tested, else bin by bin. */
@@ -137,23 +180,40 @@ function drawChange(answer, shared, names) {
 }
 
 function drawTable(answer) {
-  const { a, b, dead_zone_change: zone } = answer;
-  const measured = (side) => (known.has(side.id) ? settings(known.get(side.id)) : side.weights);
-  const points = (change, band) =>
-    `${signed(100 * change)} points${band ? ` (${signed(100 * band.low)} to ${signed(100 * band.high)})` : ""}`;
-  const shape = (side) => (side.shape_decided ? words(side.shape) : `undecided (${words(side.shape)})`);
-  const quiet = (side) => (side.dead_zone_verdict === "undecided" ? "undecided" : side.dead_zone ? tokensText(side.dead_zone) : "none");
+  const { a, b } = answer;
+  const measured = (side) => {
+    if (known.has(side.id)) return settings(known.get(side.id));
+    return side.objective === "recall" ? settings(side) : side.weights;
+  };
+  const more = answer.source !== "recall" && answer.recall.length
+    ? [h("p", {}, h("a", { href: router.address("compare", null, { a: a.id, b: b.id, source: "recall" }) }, "Compare their recall by depth"))]
+    : [];
+  const rows = answer.source === "recall"
+    ? [["groups of facts", String(a.documents), String(b.documents), ""]]
+    : influenceRows(answer);
   byId("compare-table").replaceChildren(
     table("First, second and change", ["Quantity", "First", "Second", "Change"], [
       ["model", a.model, b.model, ""],
       ["measured with", measured(a), measured(b), ""],
       ["tokens", String(a.sequence_length), String(b.sequence_length), ""],
-      ["shape", shape(a), shape(b), ""],
-      ["listens least", quiet(a), quiet(b), zone ? `${points(zone.fraction)} of the prompt` : "–"],
-      ["first tenth", percent(a.primacy_mass), percent(b.primacy_mass), points(answer.primacy_change, answer.primacy_change_band)],
-      ["last tenth", percent(a.recency_mass), percent(b.recency_mass), points(answer.recency_change, answer.recency_change_band)],
-      ["influence that would have to move, times how far (W1)", "", "", `${percent(answer.wasserstein, 2)} of the prompt`],
+      ...rows,
     ]),
+    ...more,
     ...answer.warnings.map((text) => h("p", { class: "note" }, `Note: ${text}.`)),
   );
+}
+
+function influenceRows(answer) {
+  const { a, b, dead_zone_change: zone } = answer;
+  const points = (change, band) =>
+    `${signed(100 * change)} points${band ? ` (${signed(100 * band.low)} to ${signed(100 * band.high)})` : ""}`;
+  const shape = (side) => (side.shape_decided ? words(side.shape) : `undecided (${words(side.shape)})`);
+  const quiet = (side) => (side.dead_zone_verdict === "undecided" ? "undecided" : side.dead_zone ? tokensText(side.dead_zone) : "none");
+  return [
+    ["shape", shape(a), shape(b), ""],
+    ["listens least", quiet(a), quiet(b), zone ? `${points(zone.fraction)} of the prompt` : "–"],
+    ["first tenth", percent(a.primacy_mass), percent(b.primacy_mass), points(answer.primacy_change, answer.primacy_change_band)],
+    ["last tenth", percent(a.recency_mass), percent(b.recency_mass), points(answer.recency_change, answer.recency_change_band)],
+    ["influence that would have to move, times how far (W1)", "", "", `${percent(answer.wasserstein, 2)} of the prompt`],
+  ];
 }

@@ -175,6 +175,7 @@ async def test_a_comparison_is_by_recall_in_pairs(
     assert (found["source"], found["verdict"], found["paired"]) == ("recall", "difference", True)
     assert found["summary"].startswith("recall of facts is ")
     assert "lower at 45% of the prompt" in found["summary"]
+    assert found["warnings"] == [], "both asked the same groups"
     change = found["recall"][0]
     certain = [one["p"] <= change["alpha"] for one in change["depths"]]
     assert certain == [False, False, True, False, False]
