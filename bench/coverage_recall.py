@@ -19,6 +19,8 @@ from coverage import Row, held, report
 from numpy.typing import NDArray
 
 from lacuna.evidence import flatness, sampling
+from lacuna.evidence.pairs import Comparison
+from lacuna.evidence.recall_pairs import compare_recall, moved
 from lacuna.theory.agreement import spearman
 from workers.recall.agreement import rank_agreement
 
@@ -208,6 +210,46 @@ def rank_rows(times: int) -> Iterator[Row]:
             yield Row(f"{where}: of the wrong sign", float(np.mean(wrong)), high=0.025)
 
 
+def comparison_rows(times: int) -> Iterator[Row]:
+    """Two measurements of recall: the same groups asked of two models, or groups of their own."""
+    for kind in ("p", "hits"):
+        for groups in (24, 48):
+            for paired in (True, False):
+                generator = np.random.default_rng((groups, paired))
+                where = f"{kind}, {groups} groups, {'the same' if paired else 'others'}"
+                alike = [_compared(kind, groups, 0.0, generator, paired) for _ in range(times)]
+                worse = [_compared(kind, groups, 1.5, generator, paired) for _ in range(times)]
+                alarms = np.mean([found.verdict == "difference" for found in alike])
+                yield Row(f"{where}: differ (false alarm)", float(alarms), high=0.05)
+                yield Row(f"{where}: alert (false alarm)", _alerts(alike), high=0.05)
+                found = np.mean([found.verdict == "difference" for found in worse])
+                note = f"last depth worse by {_fall(kind):.2f}"
+                yield Row(f"{where}: a fall found", float(found), note=note)
+                yield Row(f"{where}: a fall raises the alert", _alerts(worse), note=note)
+
+
+def _compared(
+    kind: str, groups: int, fall: float, generator: np.random.Generator, paired: bool
+) -> Comparison:
+    """Of two models that share the difficulty of facts, and differ by noise of their own and by
+    `fall` nats at the last depth."""
+    first = logits(groups, generator)
+    second = first if paired else logits(groups, generator)
+    second = second + 0.3 * generator.normal(size=second.shape)
+    second[:, -1] -= fall
+    return compare_recall(recall(first, kind), recall(second, kind), paired=paired)
+
+
+def _alerts(found: list[Comparison]) -> float:
+    return float(np.mean([moved(one) for one in found]))
+
+
+@cache
+def _fall(kind: str) -> float:
+    rows = logits(200_000, np.random.default_rng(3))[:, -1]
+    return float(recall(rows, kind).mean() - recall(rows - 1.5, kind).mean())
+
+
 SECTIONS: dict[str, Callable[[int], Iterator[Row]]] = {
     "flat": flat_rows,
     "power": power_rows,
@@ -215,6 +257,7 @@ SECTIONS: dict[str, Callable[[int], Iterator[Row]]] = {
     "clusters": cluster_rows,
     "sampling": sampling_rows,
     "ranks": rank_rows,
+    "comparisons": comparison_rows,
 }
 
 

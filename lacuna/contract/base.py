@@ -37,6 +37,15 @@ def rounded(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
 
 
+def rounded_tree(value: Any) -> Any:
+    """JSON data with every float rounded to 6 significant digits."""
+    if isinstance(value, float):
+        return rounded(value)
+    if isinstance(value, dict):
+        return {name: rounded_tree(inner) for name, inner in value.items()}
+    return [rounded_tree(inner) for inner in value] if isinstance(value, list) else value
+
+
 def rounded_list(values: Iterable[float]) -> list[float]:
     """`rounded` of each; an array is read as fast by its `tolist()`."""
     return [rounded(value) for value in values]

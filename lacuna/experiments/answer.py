@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from lacuna.contract.base import rounded_tree
 from lacuna.contract.calibrations import Calibration
 from lacuna.contract.experiment_requests import (
     EXPERIMENT_METHOD_VERSION,
@@ -91,7 +92,7 @@ def summarise(request: ExperimentRequest, table: Table, origin: Origin) -> Exper
     found = arms.compare_arms(table.scores, hits=hits, same=table.same, seed=request.seed)
     controls = _controls(request, table, hits=hits)
     calibration, why_none = _calibration(request, table.gold)
-    return ExperimentResult(
+    result = ExperimentResult(
         id=request.job_id,
         model=request.model,
         revision=origin.revision,
@@ -118,6 +119,7 @@ def summarise(request: ExperimentRequest, table: Table, origin: Origin) -> Exper
         usage=origin.usage,
         warnings=[*origin.warnings, *_warnings(request, table, found, controls)],
     )
+    return ExperimentResult.model_validate(rounded_tree(result.model_dump()))
 
 
 def _order(request: ExperimentRequest, at: int, arm: Arm, logs: F64 | None) -> ExperimentOrder:
