@@ -315,7 +315,7 @@ class CachedProfiles:
             if found is not None:
                 conditions = Conditions.of(scope)
                 form = found[2] or choose(conditions.accept)
-                kept = self.cache.get((found[1], form, None, "influence")) if form else None
+                kept = self.cache.get((found[1], form, None, None)) if form else None
                 if kept is not None:
                     scope["lacuna.route"] = PROFILE_ROUTE
                     self.metrics.cache_hits.inc()

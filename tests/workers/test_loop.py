@@ -214,7 +214,7 @@ async def test_a_server_that_evicts_is_refused(
 async def test_settings_that_cannot_be_used_are_said(workers: Workers) -> None:
     process = workers.start(LACUNA_MAX_ATTEMPTS="0")
     assert process.wait(10) == EXIT_CONFIG
-    assert "max_attempts" in workers.log()
+    assert "LACUNA_MAX_ATTEMPTS" in workers.log()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from lacuna.contract.recall import MOST_GROUPS
 from workers.job import recall
 from workers.lease import JobCancelled
 from workers.models.loaded import LoadedModel
+from workers.recall import sampled
 from workers.recall.measure import measure
 from workers.recall.result import Recall
 
@@ -69,7 +71,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], list[int]]:
             }
             names = ("topics", "phrasings")
             labels = {name: tuple(str(i % 5) for i in range(groups)) for name in names}
-            return recall.dataclasses.replace(
+            return dataclasses.replace(
                 found,
                 probabilities=table,
                 numbers=first + np.arange(groups),
@@ -82,7 +84,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], list[int]]:
                 **labels,
             )
 
-        monkeypatch.setattr(recall, "measure", read)
+        monkeypatch.setattr(sampled, "measure", read)
         return steps
 
     return plant
