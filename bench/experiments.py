@@ -97,7 +97,7 @@ def simulated(times: int) -> Iterator[Row]:
 
 
 def _flat(kind: str, base: float, count: int, times: int, where: str) -> Iterator[Row]:
-    """Five orders that are truly equal, and one order read twice by a server that answers anew."""
+    """Five orders that are truly equal, and one read twice by a server that answers again."""
     generator = np.random.default_rng(count)
     hits, used, alarms = kind == "hits", 0, 0
     for _ in range(times):

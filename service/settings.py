@@ -233,7 +233,7 @@ class Settings(BaseSettings):
 
     @property
     def endpoint_table(self) -> Endpoints:
-        """The endpoints by name; a file is read anew."""
+        """The endpoints by name; a file is read at each call."""
         return Endpoints.from_setting(self.endpoints)
 
     @property

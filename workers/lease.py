@@ -235,8 +235,8 @@ class Keeper:
     def _end_if_stuck(self, context: JobContext) -> None:
         reason = context.stop_reason
         stopping = reason is StopReason.GIVE_BACK
-        patience = STOP_PATIENCE_SECONDS if stopping else CANCEL_PATIENCE_SECONDS
-        if reason is None or context.overdue <= patience:
+        grace = STOP_PATIENCE_SECONDS if stopping else CANCEL_PATIENCE_SECONDS
+        if reason is None or context.overdue <= grace:
             return
         log.critical("the job does not stop; ending the process", extra={"reason": reason.name})
         try:

@@ -34,7 +34,7 @@ class EndpointBudget(Wire):
 
 
 class EndpointCost(Wire):
-    """What a measurement takes. Retries and prefix caches are not foreseen."""
+    """What a measurement takes. Retries and prefix caches are not counted."""
 
     calls: int
     prompt_tokens: int

@@ -47,7 +47,7 @@ OrderName = Literal[
 ]
 """`given`: as the request has the chunks. `relevance_first`, `relevance_last`: best score first or
 last. Zigzags: best scores at both ends, the best one first or last. `document_order`: chunks of a
-`document` one after another by `position`. `random`, `random_again`: drawn anew for each question
+`document` one after another by `position`. `random`, `random_again`: drawn again for each question
 from the seed; against each other they show what an order that means nothing looks like. `advised`,
 `optimal`: what POST /v1/placements returns with that strategy, along `profile_id` or `density`."""
 CURVE_ORDERS: frozenset[OrderName] = frozenset({"advised", "optimal"})

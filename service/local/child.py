@@ -20,7 +20,7 @@ QUICK_SECONDS = 10.0
 LONGEST_PAUSE = 30.0
 """Seconds. A process that ends quickly again and again is started ever later, up to this."""
 LOG_BYTES = 10_000_000
-"""A log that is longer becomes FILE.1, in place of the one before, and begins anew."""
+"""A log that is longer becomes FILE.1, in place of the one before, and starts empty."""
 
 
 def rotate(log: Path) -> None:

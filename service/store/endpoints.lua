@@ -4,7 +4,7 @@
 -- are the keys of keys.py, which is put in front of this text:
 --   CALLS .. name   zset     calls under way by when they count as lost
 --   NEXT .. name    string   when the next call may start
---   HELD .. name    string   until when the server asked for patience
+--   HELD .. name    string   until when the server asked us to wait
 -- Times are microseconds by the server's clock.
 
 local function now()
@@ -17,7 +17,7 @@ local function int(number) return string.format('%.0f', number) end
 local operations = {}
 
 -- May a call start? given: name, token, most (calls at once), gap (µs between starts), lease (µs after
--- which a call counts as lost), again (µs until a caller who finds all places taken asks anew).
+-- which a call counts as lost), again (µs until a caller who finds all places taken asks again).
 -- -> 0: it has its place; else how long to wait (µs)
 function operations.turn(given)
   local at, calls, next_key = now(), CALLS .. given.name, NEXT .. given.name
@@ -40,7 +40,7 @@ function operations.done(given)
   return redis.call('ZREM', CALLS .. given.name, given.token)
 end
 
--- A job starts anew: calls of its earlier starts have ended with their processes. given: name, owner.
+-- A job starts again: calls of its earlier starts have ended with their processes. given: name, owner.
 -- -> how many places that frees
 function operations.free(given)
   local freed, start = 0, given.owner .. '/'
@@ -52,7 +52,7 @@ function operations.free(given)
   return freed
 end
 
--- The server asks for patience: start no call for so long. given: name, wait (µs). -> 'ok'
+-- The server asks us to wait: start no call for that long. given: name, wait (µs). -> 'ok'
 function operations.hold(given)
   local key, until_ = HELD .. given.name, now() + given.wait
   if until_ > tonumber(redis.call('GET', key) or 0) then

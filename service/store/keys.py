@@ -34,7 +34,7 @@ may touch any of them. `lua_header` gives the names to the Lua scripts; no name 
     {lacuna}:endpoint:<name>         string   JSON of what an endpoint was found to offer
     {lacuna}:calls:<name>            zset     an endpoint's calls by when they count as lost (µs)
     {lacuna}:next:<name>             string   when its next call may start (µs); has a TTL
-    {lacuna}:held:<name>             string   until when it asked for patience (µs); has a TTL
+    {lacuna}:held:<name>             string   until when it asked us to wait (µs); has a TTL
     {lacuna}:events                  channel  the id of each job whose state or progress changed
 
 A lane is `<queue>:<needs>`: the jobs of a queue that need the same kind and version of worker.

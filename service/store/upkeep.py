@@ -1,4 +1,4 @@
-"""When leases may be judged, and when the server's file has to be written anew.
+"""When leases may be judged, and when the server's file has to be rewritten.
 
 `upkeep.lua` holds the steps that change the store.
 """

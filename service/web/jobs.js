@@ -58,7 +58,7 @@ function bar() {
     ? h("a", { href: card.result }, "open the result")
     : h("a", { href: router.address("jobs", card.id) }, "watch");
   const key = `${card.title.textContent} ${card.message.textContent} ${card.result}`;
-  // Written anew only when it changes, so that the keyboard is not lost from its link.
+  // Written again only when it changes, so that the keyboard is not lost from its link.
   if (box.dataset.key === key) return;
   box.dataset.key = key;
   box.replaceChildren(h("span", {}, card.title.textContent, card.over ? "" : ` · ${card.message.textContent}`), link, gone);

@@ -196,7 +196,7 @@ export class PromptBars {
     this.move(placements.map((item) => item.id));
   }
 
-  /** Draws the second bar anew, all but the chunk that is held. */
+  /** Draws the second bar again, all but the chunk that is held. */
   refresh() {
     const picture = this.plot.firstElementChild;
     const { placements } = this.given.after;

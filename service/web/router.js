@@ -37,7 +37,7 @@ export function forward(hash) {
   route(true);
 }
 
-/** Notes a change of what is already on show; nothing is shown anew. */
+/** Notes a change of what is already on show; nothing is drawn again. */
 export function note(hash) {
   if (location.hash !== hash) history.replaceState(null, "", hash);
 }

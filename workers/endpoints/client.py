@@ -46,7 +46,7 @@ MOST_BYTES = 4 * 2**20
 """An answer longer than this is cut off and refused."""
 TRIES = 5
 LONGEST_WAIT = 300.0
-"""Seconds. A server that asks for more patience is reported as unreachable for now."""
+"""Seconds. A server that asks for a longer wait is reported as unreachable for now."""
 BYTES_PER_TOKEN = 3
 """For reservations only, where nobody counted the prompt: English has about four."""
 

@@ -91,7 +91,7 @@ class Ladder:
         return {n: why for n, why in self.refused.items() if way_named(n).rung in above}
 
     def stale(self, served: Served) -> bool:
-        """Whether another model or version of the server answers now: find the ladder anew."""
+        """Whether another model or version of the server answers now: find the ladder again."""
         return served != self.served
 
     def as_dict(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def run_weights(
         context: of the job.
         curve: of the request's `profile_id`, if it has one.
         folder: where what was read is kept until the end, so that a job that was killed goes on;
-            numbers alone. None: a killed job begins anew.
+            numbers alone. None: a killed job starts over.
         batch_size: prompts at once; 0 chooses.
 
     Raises:

@@ -53,7 +53,7 @@ def run(
 
 
 def _made(folder: Path) -> Path | None:
-    """The folder, or None where it cannot be made: then a killed job begins anew."""
+    """The folder, or None where it cannot be made: then a killed job starts over."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError:

@@ -200,7 +200,7 @@ def _measure_influence(task: ProfileTask, batch_size: int) -> Measurement:
             on_batch=task.progress_between(low, high, f"documents {start + 1} to {stop}:"),
             check=task.check,
         )
-        # A part that starts anew with a smaller size would make recorders forget earlier parts.
+        # A part that starts over with a smaller size would make recorders forget earlier parts.
         batch_size = found.batch_size
         return found
 

@@ -170,7 +170,7 @@ def render(rows: Sequence[Row]) -> str:
     lines = [
         "# Models",
         "",
-        "Written by `tests/workers/instrument/test_survey.py`, which says how to write it anew; it",
+        "Written by `tests/workers/instrument/test_survey.py`, which says how to rewrite it; it",
         "fails when this page is out of date.",
         "",
         f"All {len(rows)} causal model types of transformers {transformers.__version__}, each",

@@ -1,6 +1,6 @@
 """docs/models.md and the gateway's list of architectures: written and checked by trying them out.
 
-To write them anew: LACUNA_UPDATE_DOCS=1 pytest -m slow tests/workers/instrument/test_survey.py
+To rewrite them: LACUNA_UPDATE_DOCS=1 pytest -m slow tests/workers/instrument/test_survey.py
 """
 
 from __future__ import annotations
