@@ -246,8 +246,8 @@ def _warnings(
         )
     if best < _FLOOR:
         said.append(f"no order scores more than {best:.3f}: the model rarely answers at all")
-    nothing = all(arm.p > arms.ALPHA for arm in found.arms)
-    if nothing and best < _LOW * request.smallest_effect:
+    undecided = _verdict(request, found).decision != "use"
+    if undecided and best < _LOW * request.smallest_effect:
         said.append(
             f"no order scores more than {best:.3f}, so that a difference of "
             f"{request.smallest_effect:g} could hardly show: look at `log_difference`, ask for a "

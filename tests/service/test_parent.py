@@ -17,7 +17,7 @@ CHILD = """
 import os, signal, sys, time
 from service.parent import end_with_it
 {before}
-end_with_it(int(os.environ["LACUNA_EXIT_REASON_FD"]), patience={patience})
+end_with_it(int(os.environ["LACUNA_EXIT_REASON_FD"]), grace={grace})
 print("watches", flush=True)
 time.sleep(60)
 """
@@ -33,7 +33,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize(
-    ("before", "patience", "kill_at"),
+    ("before", "grace", "kill_at"),
     [
         ("", 50, "watches"),
         ("signal.signal(signal.SIGTERM, signal.SIG_IGN)", 0.2, "watches"),
@@ -42,12 +42,12 @@ time.sleep(60)
     ids=["sigterm", "stubborn", "early"],
 )
 def test_it_ends_when_its_parent_is_killed(
-    tmp_path: Path, before: str, patience: float, kill_at: str
+    tmp_path: Path, before: str, grace: float, kill_at: str
 ) -> None:
     log = tmp_path / "log"
     # The kernel says when the child has ended: its end of this pipe is closed.
     ended, held = os.pipe()
-    child = CHILD.format(before=before, patience=patience)
+    child = CHILD.format(before=before, grace=grace)
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, child, str(log), str(held)],
         stdout=subprocess.PIPE,

@@ -26,7 +26,9 @@ def test_bins_are_the_masses_of_equal_intervals(row: np.ndarray, count: int) -> 
     by_mass = [curve.mass(a, b) for a, b in pairwise(edges)]
     np.testing.assert_allclose(binned, by_mass, atol=1e-14)
     np.testing.assert_allclose(
-        np.cumsum(binned), np.interp(edges[1:], np.arange(len(curve) + 1), curve.cumulative())
+        np.cumsum(binned),
+        np.interp(edges[1:], np.arange(len(curve) + 1), curve.cumulative()),
+        atol=1e-14,
     )
 
 

@@ -227,7 +227,7 @@ async def test_memory_answers_before_routing_and_only_what_it_holds() -> None:
         reached.append(given["path"])
 
     cached = CachedProfiles(app, memory, Metrics())
-    memory.put((ID, "json", None, "influence"), represent(b"{}", "json", private=False))
+    memory.put((ID, "json", None, None), represent(b"{}", "json", private=False))
     path = f"/v1/profiles/{ID}"
     for given in (scope(path=path), scope(path=f"{path}.json"), scope(path=path, accept="*/*")):
         sent = await call(cached, given)

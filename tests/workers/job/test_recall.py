@@ -199,6 +199,7 @@ def test_progress_grows_over_all_probes_and_a_cancelled_job_ends(loaded: LoadedM
         recall.run(planned, on_share=lambda _share, _what: None, check=cancelled)
 
 
+@pytest.mark.slow
 def test_texts_are_right_or_wrong(loaded: LoadedModel) -> None:
     probability, text = (
         run(loaded, asked(groups=16, form="plain", scoring=scoring))["facts"].recall
