@@ -158,7 +158,7 @@ def in_words(
 ) -> str:
     """How b differs from a, in a sentence without its full stop.
 
-    "recency is 5 points higher (4.1 to 5.9), on the same 32 documents".
+    "influence on the last tenth is 5 points higher (4.1 to 5.9), on the same 32 documents".
     """
     if found is None:
         return f"not tested: a profile keeps no single documents of the curve {source}"
@@ -196,7 +196,7 @@ def _moved(found: pairs.Comparison) -> str:
 
 
 def _change(tenth: int, one: pairs.Difference) -> str:
-    names = {0: "primacy", TENTHS - 1: "recency"}
+    names = {0: "influence on the first tenth", TENTHS - 1: "influence on the last tenth"}
     step = 100 // TENTHS
     name = names.get(tenth, f"influence on {step * tenth}-{step * (tenth + 1)}% of the prompt")
     way, sign = ("higher", 1.0) if one.value > 0 else ("lower", -1.0)

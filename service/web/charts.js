@@ -12,6 +12,7 @@ const BOTTOM = 38;
 const LINE = 17;
 const WIDE = 620;
 const DECADES = 3;
+const HINT = "Point at or tap the curve, or use the arrow keys, to read its values.";
 /** Beyond these, numbers have no room for arithmetic: they are drawn at the edge. */
 const [SMALLEST, LARGEST] = [1e-290, 1e290];
 
@@ -21,7 +22,8 @@ export const look = (place) => (place < 0 ? "m" : `c${place % 8}`);
 /**
  * A chart in a container.
  *
- * draw({name, x, xRange, zone: {from, to, label}, zero: {value, label}, xLabel, log, fromZero, format,
+ * draw({name, x, xRange, zone: {from, to, label}, zero: {value, label},
+ *       threshold: {value, label}, xLabel, log, fromZero, format,
  *       xText, wholeTicks, file,
  *       series: [{label, values, place, points, stepped, faint, band: {low, high, label}}]}) draws it again. Curves share `x`, which rises. A value that is null or
  * not finite is a gap. On a logarithmic axis a curve is drawn down to three decades below its highest
@@ -73,14 +75,14 @@ export class Chart {
     if (width === 0) return;
     const { given, height } = this;
     const beside = given.series.length > 1 && width >= WIDE;
-    const legend = legendRows(given.series, width, !beside);
+    const legend = legendRows(given, width, !beside);
     const right = beside ? Math.min(0.3 * width, 14 + Math.max(...given.series.map(({ label }) => textWidth(label)))) : 12;
     const frame = { left: LEFT, right: width - right, top: 10 + legend.length * LINE, bottom: height - BOTTOM };
     this.x = d3.scaleLinear(range(given), [frame.left, frame.right]);
     this.y = valueScale(given, [frame.bottom, frame.top]);
     this.frame = frame;
     const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
-    picture.append(...this.zone(), ...this.axes(), ...this.zero());
+    picture.append(...this.zone(), ...this.axes(), ...this.threshold(), ...this.zero());
     for (const item of given.series) if (item.band) picture.append(this.band(item));
     for (const item of given.series) picture.append(...this.curve(item));
     picture.append(...(beside ? this.besideLabels() : legend.flatMap((row, at) => legendLine(row, at))));
@@ -116,6 +118,14 @@ export class Chart {
     parts.push(svg("line", { class: "axis", x1: frame.left, x2: frame.right, y1: frame.bottom, y2: frame.bottom }));
     parts.push(text("label", frame.right, frame.bottom + 31, given.xLabel, "end"));
     return parts;
+  }
+
+  /** The line of the threshold; its label stands above the chart, clear of the curve. */
+  threshold() {
+    const { given, frame, y } = this;
+    if (!hasThreshold(given)) return [];
+    const at = y(given.threshold.value);
+    return [svg("line", { class: "threshold", x1: frame.left, x2: frame.right, y1: at, y2: at })];
   }
 
   zero() {
@@ -207,10 +217,16 @@ export class Chart {
       return `${label} ${format(all[index])}${ends}`;
     });
     const reading = `${given.xText(index)}: ${values.join(", ")}`;
-    this.read.textContent = this.touched ? reading : "Point at the curve, or use the arrow keys, to read its values.";
+    this.read.textContent = this.touched ? reading : this.first() ? HINT : "";
     this.plot.setAttribute("aria-valuenow", index);
     this.plot.setAttribute("aria-valuetext", reading);
     this.mark(index);
+  }
+
+  /** Whether no chart of the same view stands before this one: the hint is given once. */
+  first() {
+    const seen = [...this.plot.closest("section")?.querySelectorAll(".chart:has(.read)") ?? []].find((one) => !one.closest("section [hidden]"));
+    return !seen || seen.contains(this.plot);
   }
 
   mark(index) {
@@ -240,11 +256,13 @@ const text = (kind, x, y, words, anchor) => {
   return made;
 };
 
-/** Labels above a chart, as many a row as fit: of curves, unless they stand beside them, and of bands. */
-function legendRows(series, width, curves) {
+/** Labels above a chart, as many a row as fit: of curves, unless they stand beside them, of bands and the threshold. */
+function legendRows(given, width, curves) {
+  const { series, threshold } = given;
   const entries = [
     ...(curves ? series : []),
     ...series.filter(({ band }) => band?.label).slice(0, 1).map(({ band, place }) => ({ label: band.label, place, shade: true })),
+    ...(hasThreshold(given) ? [{ label: threshold.label, kind: "threshold" }] : []),
   ];
   const rows = entries.length ? [[]] : [];
   let used = LEFT;
@@ -264,9 +282,15 @@ const legendLine = (row, at) =>
   row.flatMap(({ item, x }) => [
     item.shade
       ? svg("rect", { class: `band ${look(item.place)}`, x, y: at * LINE + 3, width: 20, height: 11 })
-      : svg("line", { class: `curve ${look(item.place)}${item.faint ? " faint" : ""}`, x1: x, x2: x + 20, y1: at * LINE + 9, y2: at * LINE + 9 }),
+      : svg("line", { class: item.kind ?? `curve ${look(item.place)}${item.faint ? " faint" : ""}`, x1: x, x2: x + 20, y1: at * LINE + 9, y2: at * LINE + 9 }),
     text("name plain", x + 25, at * LINE + 13, item.label, "start"),
   ]);
+
+/** Whether there is a threshold that the value axis reaches. */
+function hasThreshold(given) {
+  const [low, high] = valueScale(given, [1, 0]).domain();
+  return Boolean(given.threshold) && given.threshold.value >= low && given.threshold.value <= high;
+}
 
 function range({ x, xRange }) {
   const [from, to] = xRange ?? [x[0], x.at(-1)];

@@ -130,7 +130,10 @@ function draw(answer, first, second) {
   byId("compare-recall").hidden = !recall;
   if (recall) drawRecallChanges(byId("compare-recall"), answer, [first, second], names);
   else drawInfluence(answer, [first, second], names);
-  const lead = `${capital(names[1])}, against ${names[0]}: ${answer.summary}.`;
+  const apart = !recall && answer.a.objective !== answer.b.objective
+    ? `The two curves measure different things (${words(answer.a.objective)} and ${words(answer.b.objective)}), so not all of this is due to the models. `
+    : "";
+  const lead = `${apart}${capital(names[1])}, against ${names[0]}: ${answer.summary}.`;
   byId("compare-lead").textContent = lead;
   announce(lead);
   drawTable(answer);

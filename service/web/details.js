@@ -148,7 +148,7 @@ function predictions(place, profile) {
   const tokens = request.sequence_length;
   const all = Object.entries(profile.predictions).sort(([, one], [, other]) => one.wasserstein - other.wasserstein);
   const grid = h("div", { class: "panels" });
-  place.append(note("Closest first. \"Off by\" is how far the influence would have to move along the prompt, on average, to turn one curve into the other."), grid);
+  place.append(note("Closest first: the least \"off by\" (W1) comes first. That is how far the influence would have to move along the prompt, on average, to turn one curve into the other."), grid);
   for (const [name, prediction] of all) {
     const count = prediction.influence.length;
     chartIn(grid, `${capital(words(name))}: off by ${percent(prediction.wasserstein, 2)} of the prompt`, 190).draw({
@@ -169,7 +169,7 @@ function predictions(place, profile) {
   const range = (value, band, write) => write(value) + (band ? ` (${write(band.low)} to ${write(band.high)})` : "");
   const off = (value) => percent(value, 2);
   const rank = (value) => number(value, 2);
-  place.append(region(table("Agreement with the measured curve", ["Prediction", "Off by (W1, share of the prompt)", "Same ranking of places (1: the same)", "Quiet stretch"],
+  place.append(region(table("Agreement with the measured curve, sorted by \"off by\"", ["Prediction", "Off by (W1, share of the prompt)", "Same ranking of places (1: the same)", "Quiet stretch"],
     all.map(([name, one]) => [words(name), range(one.wasserstein, one.wasserstein_band, off), range(one.spearman, one.spearman_band, rank), one.dead_zone ? tokensText(one.dead_zone) : "none"]))));
   for (const [name, { same_documents: same }] of all) if (same) place.append(note(pairedText(name, same)));
 }
@@ -181,13 +181,16 @@ function pairedText(name, { documents, wasserstein, noise }) {
   return `${text}, ${wasserstein <= noise ? "within" : "beyond"} the noise of a perfect prediction (${percent(noise, 2)}).`;
 }
 
+const tiny = (value) => Math.abs(value) < 5e-4;
+const near = (value, write) => (value !== 0 && tiny(value) ? "about 0" : write(value));
+
 function forces(place, { forces: all, request, id }) {
   const count = all[0].influence.length;
   const grid = h("div", { class: "panels" });
   place.append(note("Switched on one after another, from a plain average over everything before."), grid);
   for (const [at, force] of all.entries()) {
     const moved = `moves the middle by ${percent(Math.abs(force.shift), 2)} towards the ${force.shift < 0 ? "start" : "end"}`;
-    chartIn(grid, `${capital(words(force.name))}: ${Math.abs(force.shift) < 5e-4 ? "adds nothing" : moved}`, 190).draw({
+    chartIn(grid, `${capital(words(force.name))}: ${tiny(force.shift) ? "adds nothing" : moved}`, 190).draw({
       name: `After ${words(force.name)}`,
       file: `force-${force.name}-${id.slice(0, 8)}`,
       x: middles(count, request.sequence_length),
@@ -203,7 +206,7 @@ function forces(place, { forces: all, request, id }) {
     });
   }
   place.append(region(table("Forces (mean position: 0 is the first token, 1 the last)", ["Force", "Mean position", "Shift", "First tenth", "Last tenth"],
-    all.map((force) => [words(force.name), number(force.mean_position), signed(force.shift), percent(force.primacy_mass), percent(force.recency_mass)]))));
+    all.map((force) => [words(force.name), near(force.mean_position, number), near(force.shift, signed), percent(force.primacy_mass), percent(force.recency_mass)]))));
 }
 
 function mixing(place, { mixing: found, id }) {

@@ -157,9 +157,9 @@ function draw(found, tried, asked) {
   const lead = decision(answer);
   byId("place-lead").textContent = lead;
   announce(lead);
+  drawNotes(answer, body);
   drawBars(tried ?? answer);
   sayMoved(tried, asked);
-  drawNotes(answer, body);
   remember(tried ? tried.placements.map((item) => item.id) : null);
 }
 
@@ -192,11 +192,16 @@ function drawBars(after) {
     suffix: body.suffix_tokens ?? 0,
     separator: body.separator_tokens ?? 0,
     curve: curveOf(profile, answer),
-    zone: answer.dead_zone,
+    zone: answer.dead_zone && { ...answer.dead_zone, label: `${least(answer)}, tokens ${answer.dead_zone.start}-${answer.dead_zone.end - 1}` },
+    least: `${least(answer)} there`,
     before: { label: `Before, your order: worth ${before ? worth(before) : "–"}`, placements: before?.placements ?? [] },
     after: { label: `${after === answer ? "The answer" : "Moved by you"}: worth ${worth(after)}`, placements: [...after.placements] },
   });
+  drawTable(after.placements);
 }
+
+/** What the curve that decided says of its lowest stretch. */
+const least = ({ source }) => (source === "recall" ? "recalled least" : "listens least");
 
 /** The curve that decided, stretched to the prompt. */
 function curveOf(profile, { source, prompt_tokens: tokens }) {
@@ -264,12 +269,29 @@ function plain(chunks, answer) {
   return JSON.stringify(chunks.map(({ text: _, ...chunk }) => ({ ...chunk, tokens: tokens.get(chunk.id) })));
 }
 
-function drawNotes(answer, { chunks }) {
-  const relevance = new Map(chunks.map((chunk) => [chunk.id, chunk.relevance]));
+/** The order of the second bar, whoever chose it. */
+function drawTable(placements) {
+  const { answer, body } = shown;
+  const relevance = new Map(body.chunks.map((chunk) => [chunk.id, chunk.relevance]));
+  const rows = placements.map((item, at) => [
+    String(at + 1), item.id, `${number(item.visibility)}×`, item.in_dead_zone ? "yes" : "", String(item.offset), String(item.tokens),
+    number(relevance.get(item.id)),
+  ]);
+  const heads = ["Place", "Chunk", "Heard (1×: even)", capital(`${least(answer)} there`), "Offset", "Tokens", "Relevance"];
+  byId("place-table").replaceChildren(table("The order of the second bar", heads, rows));
+}
+
+const WORTH = {
+  mean_visibility: "Worth: how well each chunk is heard times its weight (from its relevance), summed. More is better.",
+  total_mass: "Worth: each chunk's share of the influence times its weight (from its relevance), summed. More is better.",
+  worst_case: "Worth: how well the worst heard of the most relevant chunks is heard. More is better.",
+};
+
+function drawNotes(answer, { objective }) {
   const gains = Object.entries(RULES).filter(([name]) => answer.gain[name]).map(([name, label]) => `${gainText(answer.gain[name])} than ${label}`);
   const short = answer.method === "exact" || answer.gap === null ? "" : `, at most ${percent(answer.gap)} below the best`;
   const notes = [
-    `Worth is the sum over chunks of weight × how well it is heard: ${number(answer.value)} (${answer.method}${short}).`,
+    `Worth of ${answer.advice.order ? "the order that the service returned" : "this order"}: ${number(answer.value)} (${answer.method}${short}).`,
     gains.length ? `${answer.advice.order ? "The order that was judged" : "This order"}: ${gains.join("; ")}.` : "",
     answer.advice.order ? `That order: ${answer.advice.order.join(", ")}.` : "",
     answer.dropped.length ? `Dropped: ${answer.dropped.map((item) => `${item.id} (${item.detail})`).join(", ")}.` : "",
@@ -278,14 +300,10 @@ function drawNotes(answer, { chunks }) {
     ...answer.suggestions.map((item) => `Suggestion: ${item.detail}.`),
     ...answer.warnings.map((text) => `Note: ${text}.`),
   ].filter(Boolean);
-  const rows = answer.placements.map((item, at) => [
-    String(at + 1), item.id, `${number(item.visibility)}×`, item.in_dead_zone ? "yes" : "", String(item.offset), String(item.tokens),
-    number(relevance.get(item.id)),
-  ]);
-  const order = h("div", { class: "scroll", id: "place-table", tabindex: "0", role: "region", "aria-label": "The order as a table" },
-    table("The order that the service returned", ["Place", "Chunk", "Heard (1×: even)", "Listens least there", "Offset", "Tokens", "Relevance"], rows));
+  const order = h("div", { class: "scroll", id: "place-table", tabindex: "0", role: "region", "aria-label": "The order as a table" });
   byId("place-notes").replaceChildren(
     h("p", { class: "note", id: "place-unsent", hidden: true }, "These chunks do not fit into an address, so this one names the profile alone."),
+    h("p", { class: "note", id: "place-worth" }, WORTH[objective]),
     order,
     h("details", {}, h("summary", {}, "How sure, against which orders, and the answer as JSON"),
       h("div", { class: "stack inside" }, ...notes.map((text) => h("p", {}, capital(text))), h("pre", { tabindex: "0", role: "region", "aria-label": "JSON of the answer" }, JSON.stringify(answer, null, 1)))),

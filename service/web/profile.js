@@ -6,7 +6,7 @@ import { attempt } from "./attempt.js";
 import { Chart } from "./charts.js";
 import { density, middles, share } from "./curves.js";
 import { drawDetails } from "./details.js";
-import { byId, counted, h, percent, words } from "./dom.js";
+import { byId, counted, h, number, percent, words } from "./dom.js";
 import { list, load } from "./known.js";
 import * as router from "./router.js";
 import { events, known, settings } from "./state.js";
@@ -117,6 +117,7 @@ function drawInfluence(found) {
     }],
     zone: view.zone && view.verdict === "zone" ? { from: view.zone.start, to: view.zone.end, label: "listens least" } : null,
     zero: { value: 1, label: "an even share" },
+    threshold: { value: view.threshold, label: `threshold: ${number(view.threshold, 2)} of an even share` },
     xLabel: "place in the prompt (tokens)",
     log: true,
     format: share,

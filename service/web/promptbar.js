@@ -40,8 +40,8 @@ export class PromptBars {
   }
 
   /**
-   * given: {tokens, prefix, suffix, separator, curve: {x, density, name}, zone: {start, end},
-   *         before: {label, placements}, after: {label, placements}}; x and zone in tokens.
+   * given: {tokens, prefix, suffix, separator, curve: {x, density, name}, zone: {start, end, label},
+   *         least (the heading of what lies in the zone), before: {label, placements}, after: {label, placements}}; x and zone in tokens.
    */
   draw(given) {
     this.given = given;
@@ -71,9 +71,12 @@ export class PromptBars {
   zone(height) {
     const { given: { zone }, x } = this;
     if (!zone) return [];
+    // The label keeps clear of the curve's name, and of the end of the picture.
+    const half = textWidth(zone.label) / 2;
+    const [from, to] = [MARGIN + textWidth(this.given.curve?.name ?? "") + 12 + half, this.width - MARGIN - half];
     return [
       svg("rect", { class: "zone", x: x(zone.start), y: 0, width: Math.max(1, x(zone.end) - x(zone.start)), height: height - KEY }),
-      ...(x(zone.end) - x(zone.start) > 90 ? [words("note", (x(zone.start) + x(zone.end)) / 2, 13, "listens least", "middle")] : []),
+      words("note", Math.max(from, Math.min(to, (x(zone.start) + x(zone.end)) / 2)), 13, zone.label, "middle"),
     ];
   }
 
@@ -87,10 +90,23 @@ export class PromptBars {
     const indices = curve.x.map((_, at) => at);
     return [
       svg("line", { class: "zero", x1: MARGIN, x2: this.width - MARGIN, y1: y(1), y2: y(1) }),
-      words("note", this.width - MARGIN, y(1) - 4, "an even share", "end"),
       svg("path", { class: "curve m", d: line(indices) ?? "" }),
+      this.even(y),
       words("name m", MARGIN, 12, curve.name, "start"),
     ];
+  }
+
+  /** The label of the line of even shares, above or below it, where the curve is farthest away. */
+  even(y) {
+    const { given: { curve }, x } = this;
+    const label = "an even share";
+    const half = textWidth(label) / 2;
+    const heights = d3.scaleLinear(curve.x.map(x), curve.density.map(y));
+    const away = ([at, base]) => Math.min(...d3.range(at - half, at + half, 4).map((left) => Math.abs(heights(left) - (base - 4))));
+    const middles = [0, 0.25, 0.5, 0.75, 1].map((share) => MARGIN + half + share * (this.width - 2 * (MARGIN + half)));
+    const bases = [y(1) - 4, y(1) + 13].filter((base) => base > 28 && base < CURVE);
+    const [at, base] = d3.greatest(middles.flatMap((one) => bases.map((each) => [one, each])), (one, other) => away(one) - away(other));
+    return words("note halo", at, base, label, "middle");
   }
 
   row({ label, placements }, top, movable) {
@@ -229,7 +245,7 @@ export class PromptBars {
     const { before, after } = this.given;
     const rows = ({ placements }, name) => placements.map((item, at) => [name, at + 1, item.id, item.offset, item.tokens, item.visibility, item.in_dead_zone ? "yes" : "no"]);
     return {
-      columns: ["order", "place", "chunk", "offset (tokens)", "tokens", "heard (1: an even share)", "where the model listens least"],
+      columns: ["order", "place", "chunk", "offset (tokens)", "tokens", "heard (1: an even share)", this.given.least],
       rows: [...rows(before, "before"), ...rows(after, "after")],
     };
   }

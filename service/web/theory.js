@@ -3,7 +3,7 @@
 import { get, post } from "./api.js";
 import { attempt } from "./attempt.js";
 import { Chart } from "./charts.js";
-import { announce, byId, h, percent, words } from "./dom.js";
+import { announce, byId, h, number, percent, words } from "./dom.js";
 import { density, middles, share } from "./curves.js";
 import * as router from "./router.js";
 
@@ -86,6 +86,7 @@ function draw(answer) {
     ],
     zone: curve.dead_zone && { from: curve.dead_zone.start, to: curve.dead_zone.end, label: "quiet" },
     zero: { value: 1, label: "an even share" },
+    threshold: curve.dead_zone && { value: curve.dead_zone.threshold, label: `threshold: ${number(curve.dead_zone.threshold, 2)} of an even share` },
     xLabel: "place in the prompt (tokens)",
     log: true,
     format: share,

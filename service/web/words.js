@@ -37,7 +37,7 @@ function zoneAnswer({ who, zone, profile, advice: what }, recall) {
   return {
     sentence: `${who} listens least ${stretch(zone)}; ${what}.`,
     certainty:
-      `Certain: at most 1 in 20 findings like this is false (${read(profile)}).${ends} ` +
+      `Well supported: at most 1 in 20 such findings is false (${read(profile)}).${ends} ` +
       `Inside, a token counts ${times(zone.mean_density)} an even share on average.${recallNote(recall)}`,
     decided: true,
   };
@@ -46,7 +46,7 @@ function zoneAnswer({ who, zone, profile, advice: what }, recall) {
 function evenAnswer({ who, profile, advice: what }, recall) {
   return {
     sentence: `${who} listens to every part of ${counted(profile.request.sequence_length, "token")}; ${what}.`,
-    certainty: `Certain at 95%: no stretch falls below the threshold (${read(profile)}).${recallNote(recall)}`,
+    certainty: `Well supported (95%): no stretch falls below the threshold (${read(profile)}).${recallNote(recall)}`,
     decided: true,
   };
 }
@@ -84,8 +84,8 @@ function recallAnswer(who, recall, tokens) {
 }
 
 const RECALL_SURE = {
-  varies: "Certain: at most 1 in 20 findings like this is false.",
-  flat: "Certain at 95%: every depth is within 5 points of the mean.",
+  varies: "Well supported: at most 1 in 20 such findings is false.",
+  flat: "Well supported (95%): every depth is within 5 points of the mean.",
   ceiling: "Nearly all were recalled, so depth could not show.",
   floor: "Hardly any was recalled, so depth could not show.",
   undecided: "More groups may tell.",
@@ -97,7 +97,7 @@ function recallNote(recall) {
   const [best, worst] = extremes(curve);
   const spread = `${percent(curve.probability[worst], 2)} of facts are recalled near token ${Math.round(curve.position[worst])}, ${percent(curve.probability[best], 2)} near token ${Math.round(curve.position[best])}`;
   return {
-    varies: ` Recall decides where to put it: ${spread} (p = ${number(curve.p, 2)}).`,
+    varies: ` How often a fact is recalled depends on where it stands: ${spread} (p = ${number(curve.p, 2)}).`,
     flat: " Recall of facts is the same at every depth, within 5 points.",
     ceiling: " Recall is high at every depth.",
     floor: " Recall is low at every depth, so it says nothing about order.",
@@ -167,13 +167,17 @@ const RECALL_VERDICTS = {
 export function recallText(name, curve) {
   const { controls, groups, facts, form, question, spearman_with_influence: rank } = curve;
   const p = curve.p === null ? "" : ` (p = ${number(curve.p, 2)})`;
+  const weak = controls.oracle < 0.5 ? " Less than half even then: this model is weak at recalling these facts." : "";
+  const overlap = curve.verdict === "varies" && curve.low
+    ? " The same facts stand at every depth, so bands of single places may overlap although the difference is sure."
+    : "";
   const agreement = rank
     ? ` Influence ranks the depths as recall does with correlation ${number(rank.value, 2)} (${number(rank.low, 2)} to ${number(rank.high, 2)}; 1 is the same order).`
     : "";
   return (
     `${capital(words(name))}: ${RECALL_VERDICTS[curve.verdict] ?? curve.verdict}${p}. ` +
     `${counted(groups, "group")} of ${facts} facts, ${form} prompts, question ${question}. ` +
-    `With the fact alone ${percent(controls.oracle, 2)}, without any context ${percent(controls.closed_book, 2)}.${agreement}`
+    `Without any context ${percent(controls.closed_book, 2)} are recalled, with the fact alone ${percent(controls.oracle, 2)}.${weak}${agreement}${overlap}`
   );
 }
 

@@ -39,7 +39,7 @@ RECALL = {
     "question": "last", "spearman_with_influence": None, "influence_density": [1, 0.5, 1.5],
 }  # fmt: skip
 FOUND = {"dead_zone": ZONE, "dead_zone_verdict": "zone"}
-CERTAIN = "Certain: at most 1 in 20 findings like this is false"
+CERTAIN = "Well supported: at most 1 in 20 such findings is false"
 
 
 def profile(stack: Stack, body: dict[str, Any]) -> str:
@@ -95,7 +95,7 @@ def shape(first: tuple[float, float], last: tuple[float, float]) -> dict[str, An
         (
             {"dead_zone": None, "dead_zone_verdict": "none"},
             "tiny listens to every part of 64 tokens; the order of chunks matters little.",
-            "Certain at 95%: no stretch falls below the threshold",
+            "Well supported (95%): no stretch falls below the threshold",
         ),
         (
             {"dead_zone": ZONE, "dead_zone_verdict": "undecided"},
@@ -114,8 +114,8 @@ def shape(first: tuple[float, float], last: tuple[float, float]) -> dict[str, An
             {"dead_zone": ZONE | {"start": 0}, "dead_zone_verdict": "zone",
              "recall": {"facts": RECALL | {"probability": [0.6, 0.2, 0.3]}}},
             "tiny listens least between tokens 0 and 40; put what matters first.",
-            "Recall decides where to put it: 20% of facts are recalled near token 32, 60% near "
-            "token 6 (p = 0.004).",
+            "How often a fact is recalled depends on where it stands: 20% of facts are recalled "
+            "near token 32, 60% near token 6 (p = 0.004).",
         ),
         (
             {"measured": None, "dead_zone": None, "dead_zone_verdict": None, "shape": None,
@@ -275,11 +275,14 @@ def test_a_tested_change_has_its_band(stack: Stack, filled: str, open_page: Any)
         body = route.fetch().json()
         for mass in body["masses"]:
             mass.update(value=0.05, low=0.03, high=0.07, p=0.01)
+        body["b"]["objective"] = "jacobian"
         route.fulfill(json={**body, "verdict": "difference", "paired": True})
 
     page.route("**/v1/comparisons**", tested)
     page.goto(f"{stack.url}/#/compare?a={filled}&b={profile(stack, ALONE)}")
     expect(page.locator("#difference-title")).to_have_text("What changed, on the same documents")
+    lead = page.locator("#compare-lead").text_content() or ""
+    assert lead.startswith("The two curves measure different things")
     expect(page.locator("#chart-difference path.band")).to_be_visible()
     reading = page.locator("#chart-difference .plot").get_attribute("aria-valuetext") or ""
     assert reading.startswith("0% to 10% of the prompt: ")

@@ -148,3 +148,12 @@ def test_curves_keep_their_labels_apart(stack: Stack, open_page: Any) -> None:
     tops = sorted(box["y"] for box in boxes if box)
     assert len(tops) == 3
     assert all(below - above >= 12 for above, below in pairwise(tops))
+
+
+def test_the_threshold_is_drawn_and_the_hint_is_given_once(stack: Stack, open_page: Any) -> None:
+    page: Page = open_page(f"{stack.url}/#/profile/example").page
+    expect(page.locator("#chart-profile line.threshold")).to_have_count(2)  # one in the legend
+    expect(page.locator("#chart-profile svg")).to_contain_text("threshold: 0.75 of an even share")
+    expect(page.locator("#chart-recall svg")).to_be_visible()
+    expect(page.get_by_text("Point at or tap the curve")).to_have_count(1)
+    expect(page.locator("#recall-words")).to_contain_text("this model is weak")

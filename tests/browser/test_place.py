@@ -73,6 +73,8 @@ def test_the_keyboard_moves_chunks_and_the_value_follows(
     page.wait_for_function("document.querySelector('#place-moved').ariaBusy === null")
     assert order(page) == ["b", "c", "d", "a"]
     assert shown_value(page, "Moved by you") == pytest.approx(wanted["value"], rel=6e-3)
+    # The table has the order that the picture shows.
+    expect(page.locator("#place-table tbody td:nth-child(2)")).to_have_text(["b", "c", "d", "a"])
     # Chunks have the visibility of their new place.
     heard = {item["id"]: item["visibility"] for item in wanted["placements"]}
     said = chunk.get_attribute("aria-label") or ""

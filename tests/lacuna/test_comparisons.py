@@ -74,7 +74,7 @@ def test_a_fall_to_eight_tenths_is_found_in_pairs_and_only_there(make_profile: A
                 band = answer.recency_change_band
                 assert band.low <= answer.recency_change <= band.high
                 assert answer.recency_change == pytest.approx(0.045, abs=0.02)
-                assert "recency is" in answer.summary
+                assert "influence on the last tenth is" in answer.summary
                 assert "on the same 16 documents" in answer.summary
     assert found["paired"] >= 18
     assert found["unpaired"] <= 4
@@ -184,16 +184,18 @@ def spoken(*changes: tuple[int, float, float, float], profile: Comparison) -> st
 def test_the_words_of_a_difference(make_profile: Any) -> None:
     profile = compare(make_profile(), make_profile())
     assert spoken((9, 0.05, 0.041, 0.059), profile=profile) == (
-        "recency is 5 points higher (4.1 to 5.9), on the same 32 documents"
+        "influence on the last tenth is 5 points higher (4.1 to 5.9), on the same 32 documents"
     )
     assert spoken((0, -0.01, -0.0125, -0.0075), (9, 0.05, 0.041, 0.059), profile=profile) == (
-        "recency is 5 points higher (4.1 to 5.9) and primacy is 1 point lower (0.75 to 1.2), "
+        "influence on the last tenth is 5 points higher (4.1 to 5.9) and "
+        "influence on the first tenth is 1 point lower (0.75 to 1.2), "
         "on the same 32 documents"
     )
     three = [(3, -0.02, -0.03, -0.01), (4, -0.02, -0.03, -0.01), (9, 0.05, 0.04, 0.06)]
     assert spoken(*three, profile=profile) == (
-        "recency is 5 points higher (4 to 6), influence on 30-40% of the prompt is 2 points lower "
-        "(1 to 3), and 1 more tenth changed, on the same 32 documents"
+        "influence on the last tenth is 5 points higher (4 to 6), "
+        "influence on 30-40% of the prompt is 2 points lower (1 to 3), "
+        "and 1 more tenth changed, on the same 32 documents"
     )
 
 

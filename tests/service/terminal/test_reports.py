@@ -156,4 +156,4 @@ def test_a_difference_in_pairs_is_told_tenth_by_tenth(profile_of_norms: Any) -> 
         assert f"B against A: {answer.summary}" in said
         assert "on the same 16 documents" in said
         assert ("mass on each tenth of the prompt" in said) == there
-        assert ("recency is 2" in said) == there
+        assert ("influence on the last tenth is 2" in said) == there

@@ -420,7 +420,7 @@ async def test_two_versions_that_read_the_same_documents_are_compared_in_pairs(
     assert (paired["verdict"], paired["paired"], paired["shared_documents"]) == (
         "difference", True, 16,
     )  # fmt: skip
-    assert paired["summary"].startswith("recency is ")
+    assert paired["summary"].startswith("influence on the last tenth is ")
     band = paired["recency_change_band"]
     assert 0 < band["low"] <= paired["recency_change"] <= band["high"]
     assert paired["masses"][9]["p"] <= paired["alpha"]
