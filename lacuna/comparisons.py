@@ -104,6 +104,7 @@ def _of_recall(a: Profile, b: Profile, changes: list[RecallChange], bins: int) -
     rank = agreement.spearman(first.influence, second.influence)
     left, right = _recall_side(a, first.influence), _recall_side(b, second.influence)
     main = changes[0] if changes else None
+    alike = right.model_copy(update={"objective": left.objective})  # recall has no objective
     masses = _masses(None, second.bins(TENTHS) - first.bins(TENTHS))
     return Comparison(
         a=left,
@@ -127,7 +128,7 @@ def _of_recall(a: Profile, b: Profile, changes: list[RecallChange], bins: int) -
         spearman=None if rank is None else rounded(rank),
         dead_zone_change=None,
         difference=rounded_list((second.influence - first.influence).tolist()),
-        warnings=_warnings(left, right, main.groups if main and main.paired else 0, None),
+        warnings=_warnings(left, alike, main.groups if main and main.paired else 0, None),
     )
 
 
