@@ -62,7 +62,7 @@ BASES = {"middle": 0.0, "hard": -3.0}
 def draw(
     kind: str, base: float, effects: list[float], count: int, generator: np.random.Generator
 ) -> F64:
-    """F64[count, arms]: scores of questions whose arms are better by so many nats of log odds."""
+    """F64[count, arms]: scores; each arm is better by its `effects`, nats of log odds."""
     level = base + BETWEEN * generator.normal(size=(count, 1))
     noise = WITHIN * generator.normal(size=(count, len(effects)))
     p = 1 / (1 + np.exp(-(level + np.array(effects) + noise)))

@@ -64,7 +64,7 @@ class OrderSpan:
 
 @contextmanager
 def order_span(documents: int) -> Iterator[OrderSpan]:
-    """A span for one order of so many documents."""
+    """A span for one order of `documents` documents."""
     tracer = _tracer()
     if tracer is None:
         yield OrderSpan()

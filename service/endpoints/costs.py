@@ -188,7 +188,7 @@ def of_answers(
     counting_calls: int = 0,
     counting_tokens: int = 0,
 ) -> EndpointCost:
-    """Calls, tokens, cost and minutes of so many answers, finding the readers included.
+    """Calls, tokens, cost and minutes of `answers` answers, finding the readers included.
 
     Args:
         endpoint: prices, concurrency and requests per minute come from here.
