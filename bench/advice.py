@@ -33,12 +33,12 @@ from lacuna.contract.placements import PlacementRequest
 from lacuna.placement import document_curves
 from lacuna.placement.advice import Advice, advise
 from lacuna.placement.answer import place
-from lacuna.placement.chunk_count import count_chunks, hit_curve_error
 from lacuna.placement.curve import PlacementCurve
 from lacuna.placement.document_curves import DocumentCurves
-from lacuna.placement.fast_orders import fast_orders
 from lacuna.placement.problem import OrderProblem
 from lacuna.placement.relevance import HIT_QUESTIONS, hits_by_rank, weigh
+from lacuna.placement.search import fast_orders
+from lacuna.placement.selection import count_chunks, hit_curve_error
 from lacuna.theory.curve import cumulative
 
 TOKENS = 256

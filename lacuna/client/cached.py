@@ -91,7 +91,7 @@ class CachedPlacer:
         return known
 
     def _choose(self, chunks: list[Chunk | Mapping[str, Any]], options: Mapping[str, Any]) -> str:
-        from lacuna.placement.suitability import by_suitability
+        from lacuna.placement.profile_curve import by_suitability
 
         assert self._model is not None
         request = parse_request(chunks, {**options, "model": self._model})

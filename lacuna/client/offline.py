@@ -100,9 +100,10 @@ def curve_of(request: PlacementRequest, profile: Profile | None = None) -> Place
     """
     # numpy and scipy are slow to import, and reading a profile needs neither.
     from lacuna.placement import curve
+    from lacuna.placement.profile_curve import of_body
 
     if profile is not None:
-        return curve.of_body(profile, request.source)
+        return of_body(profile, request.source)
     if request.density is not None:
         return curve.of_density(request.density)
     if request.architecture is None:

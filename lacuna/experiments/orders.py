@@ -18,7 +18,7 @@ from lacuna.contract.placements import Chunk, PlacementRequest
 from lacuna.placement.answer import place
 from lacuna.placement.assemble import Assembled, assemble
 from lacuna.placement.curve import PlacementCurve, of_density
-from lacuna.placement.rules import fixed_orders
+from lacuna.placement.search import fixed_orders
 from lacuna.placement.strategies import document_order
 
 Order = tuple[int, ...]

@@ -24,10 +24,15 @@ import numpy as np
 from scipy.special import stdtrit
 
 from lacuna.placement.document_curves import DocumentCurves
-from lacuna.placement.fast_orders import fast_orders
 from lacuna.placement.problem import F64, I64, OrderProblem
-from lacuna.placement.rules import by_rank, fixed_orders
-from lacuna.placement.search import OrderSolution, best_order, upper_bound
+from lacuna.placement.search import (
+    OrderSolution,
+    best_order,
+    by_rank,
+    fast_orders,
+    fixed_orders,
+    upper_bound,
+)
 
 Decision = Literal["reorder", "keep", "undecided"]
 

@@ -11,12 +11,11 @@ import numpy.typing as npt
 
 from lacuna.contract.errors import InvalidRequest, TooLong
 from lacuna.contract.placements import MAX_TOKENS, Chunk, Dropped, PlacementRequest
-from lacuna.placement.budget import select_chunks
-from lacuna.placement.chunk_count import count_chunks, hit_curve_error
 from lacuna.placement.curve import PlacementCurve
 from lacuna.placement.problem import FREE, OrderProblem
 from lacuna.placement.relevance import HIT_QUESTIONS, Relevance, weigh
 from lacuna.placement.score_calibration import Calibration
+from lacuna.placement.selection import count_chunks, hit_curve_error, select_chunks
 
 MOST_WEIGHED = 200
 """Chunks that `max_chunks: "auto"` weighs one by one, which bounds its time."""

@@ -1,4 +1,8 @@
-"""Which curve a placement follows, with its origin and the documents behind it."""
+"""The curve that a placement follows: its origin, its documents, and how far to trust it.
+
+A curve comes from a stored profile (`profile_curve`), from the caller, or from the architecture
+that the model is born with.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +13,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from lacuna.contract.errors import InvalidRequest
+from lacuna.architectures.table import find
 from lacuna.contract.placements import Architecture, Confidence, Source
-from lacuna.contract.profiles import ProfileBody
-from lacuna.contract.recall import LEAST_GROUPS, RecallCurve, main_recall
-from lacuna.evidence.bands import MIN_EFFECTIVE
-from lacuna.placement.architecture import from_architecture, theory_length
-from lacuna.placement.confidence import (
-    NOISY,
-    doubts_of,
-    noise_doubts,
-    recall_doubts,
-    recall_range,
-    stretched,
-)
-from lacuna.placement.document_curves import DocumentCurves, at_depths, exact, of_masses, prepare
+from lacuna.placement.document_curves import DocumentCurves, exact
+from lacuna.theory import kernels, rollout
 from lacuna.theory.curve import cumulative
 
 F64 = npt.NDArray[np.float64]
@@ -31,12 +24,18 @@ Level = Literal["high", "medium", "low"]
 Basis = Literal["recall", "measured", "prediction", "theory", "given"]
 
 _CACHED = 64
-AGREEMENT = 0.3
-"""Rank agreement of recall and influence below which the answer says that they disagree."""
 _LEVELS: tuple[Level, ...] = ("low", "medium", "high")
 _THEORY = "the curve comes from the architecture alone, and training changes it: measure the model"
-_PREDICTED = "a prediction has no interval: only the curve `measured` has documents behind it"
-_MEAN_ONLY = "the profile keeps this curve as a mean, without the documents behind it"
+NEAR = 1.25
+"""Ratio of prompt to profile length, either way, up to which the curves are taken as alike."""
+FAR = 2.0
+"""The ratio beyond which trust falls by one level."""
+VERY_FAR = 8.0
+"""The ratio beyond which it falls by two."""
+_THEORY_COST = 1e8
+"""Length x layers x heads up to which a theory curve is computed at the prompt's own length."""
+_WINDOW_COST = 40
+"""How much dearer a windowed ALiBi kernel is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,192 +160,66 @@ def of_architecture(
     )
 
 
-def of_profile(document: bytes, source: Source | None) -> PlacementCurve:
-    """A curve of a stored profile. The default is `recall` where facts competed in enough groups
-    and the model is neither always right nor always wrong, else `measured`.
+def architecture_by_name(model: str) -> Architecture | None:
+    """The architecture of a model of the table, with the usual mixing."""
+    found = find(model)
+    if found is None:
+        return None
+    return Architecture(
+        layers=found.layers,
+        heads=found.heads,
+        positional_encoding=found.positional_encoding,
+        window=found.window,
+    )
+
+
+def theory_length(architecture: Architecture, length: int) -> int:
+    """Tokens at which the curve of an architecture is computed for a prompt of `length`."""
+    cost = architecture.layers
+    if architecture.positional_encoding == "alibi":
+        cost *= architecture.heads * (1 if architecture.window is None else _WINDOW_COST)
+    return max(1, min(length, int(_THEORY_COST / cost)))
+
+
+@lru_cache(maxsize=_CACHED)
+def from_architecture(architecture: Architecture, length: int) -> F64:
+    """Residual rollout of the positional kernel alone [S], at the prompt's own length where the
+    cost allows, else at the largest length that it allows. Shape [n] or shorter, read-only."""
+    n = theory_length(architecture, length)
+    if architecture.positional_encoding == "alibi":
+        slopes = kernels.standard_slopes(architecture.heads)
+        kernel = kernels.alibi(n, slopes, window=architecture.window)
+    else:
+        kernel = kernels.uniform(n, window=architecture.window)
+    mixing = np.full(architecture.layers, architecture.mixing)
+    influence: F64 = rollout.rollout([kernel] * architecture.layers, mixing)
+    influence.setflags(write=False)
+    return influence
+
+
+def stretched(measured: int | None, length: int, *, anchored: bool) -> tuple[list[str], int]:
+    """What another length than the profile's does to a curve.
 
     Args:
-        document: the profile's body as JSON.
-        source: which curve; None chooses.
+        measured: tokens of the profile; None for a curve without a length of its own.
+        length: tokens of the prompt.
+        anchored: whether the curve's ends keep their distance in tokens.
 
-    Raises:
-        InvalidRequest: the profile has no such curve, or only bins of it.
+    Returns:
+        A sentence, or none where the lengths agree; and the levels of trust that it costs.
     """
-    return of_body(ProfileBody.of_stored(document), source)
-
-
-def of_body(body: ProfileBody, source: Source | None) -> PlacementCurve:
-    """`of_profile` for a profile that is parsed already."""
-    alone = body.measured is None
-    chosen: Source = source or ("recall" if alone or _usable_recall(body) else "measured")
-    if chosen == "recall":
-        return _of_recall(body)
-    if chosen == "measured" and not alone:
-        return _of_measured(body)
-    if alone:
-        raise InvalidRequest(_missing(body, chosen), field="source")
-    if chosen in ("mean_of_norms", "last_token_attention"):
-        return _of_mean(body, chosen)
-    if chosen not in body.predictions:
-        raise InvalidRequest(_missing(body, chosen), field="source")
-    prediction = body.predictions[chosen]
-    doubts = doubts_of(body)
-    if prediction.wasserstein > NOISY:
-        doubts.append(
-            f"the prediction is {prediction.wasserstein:.3g} away from the measured curve "
-            "(Wasserstein)"
-        )
-    return _of_one(body, chosen, "prediction", prediction.influence, doubts, _PREDICTED)
-
-
-def _recall(body: ProfileBody) -> RecallCurve | None:
-    return main_recall(body.recall)
-
-
-def _usable_recall(body: ProfileBody) -> bool:
-    found = _recall(body)
-    return (
-        found is not None
-        and len(found.by_group) >= LEAST_GROUPS
-        and found.verdict not in ("floor", "ceiling")
-    )
-
-
-def _of_recall(body: ProfileBody) -> PlacementCurve:
-    """Density proportional to the probability of recall: the value is then the expected rate of
-    right answers. Groups of competing facts are what is drawn independently."""
-    found = _recall(body)
-    if found is None:
-        raise InvalidRequest(_missing(body, "recall"), field="source")
-    groups = np.array(found.by_group)
-    unsure = None
-    if len(groups) < LEAST_GROUPS:
-        unsure = (
-            f"{len(groups)} groups of facts are too few for an interval, which takes {LEAST_GROUPS}"
-        )
-    if not groups.any():
-        raise InvalidRequest("the model recalled no fact at any depth", field="source")
-    length = max(1, round(found.prompt_tokens))
-    curves = prepare(at_depths(np.array(found.depth), groups), kind="recall", length=length)
-    return PlacementCurve(
-        source="recall",
-        basis="recall",
-        level="high",
-        documents=curves,
-        length=length,
-        profile_id=body.id,
-        max_length=body.model.max_length,
-        tokenizer_digest=body.model.tokenizer_digest,
-        noise=None if body.measured is None else body.measured.split_half_wasserstein,
-        agreement=_agreement(body),
-        unsure=unsure,
-        doubts=(*doubts_of(body), *recall_doubts(found)),
-        notes=(recall_range(found),),
-        warnings=_disagreement(body),
-    )
-
-
-def _disagreement(body: ProfileBody) -> tuple[str, ...]:
-    """A warning where recall and influence surely rank places differently."""
-    found = _recall(body)
-    agreement = None if found is None else found.spearman_with_influence
-    if agreement is None or agreement.high >= AGREEMENT:
-        return ()
-    return (
-        f"recall and influence disagree about which places are best (Spearman "
-        f"{agreement.value:.2f}, at most {agreement.high:.2f})",
-    )
-
-
-def _of_measured(body: ProfileBody) -> PlacementCurve:
-    """The main curve, with the documents that it is the mean of."""
-    measured, length = body.influence, body.request.sequence_length
-    influence = _whole(body, measured.influence)
-    kept = measured.summaries
-    documents = of_masses(np.array(kept.masses), np.array(kept.first), length)
-    unsure = None
-    if len(kept.masses) < MIN_EFFECTIVE:
-        unsure = (
-            f"{len(kept.masses)} documents are too few for an interval, which takes "
-            f"{MIN_EFFECTIVE:.0f}: measure more"
-        )
-    doubts = doubts_of(body) + noise_doubts(body)
-    return _curve(body, "measured", "measured", influence, documents, doubts, unsure)
-
-
-def _of_mean(
-    body: ProfileBody, source: Literal["mean_of_norms", "last_token_attention"]
-) -> PlacementCurve:
-    values = getattr(body.influence, source)
-    if values is None:
-        raise InvalidRequest(_missing(body, source), field="source")
-    doubts = doubts_of(body) + noise_doubts(body)
-    if source == "last_token_attention":
-        doubts.append("attention weights are no measure of influence")
-    return _of_one(body, source, "measured", values, doubts, _MEAN_ONLY)
-
-
-def _of_one(
-    body: ProfileBody,
-    source: Source,
-    basis: Basis,
-    values: list[float],
-    doubts: list[str],
-    unsure: str,
-) -> PlacementCurve:
-    """A curve without single documents."""
-    influence = _whole(body, values)
-    return _curve(body, source, basis, influence, prepare(influence[None]), doubts, unsure)
-
-
-def _whole(body: ProfileBody, values: list[float]) -> F64:
-    length = body.request.sequence_length
-    if len(values) != length:
-        raise InvalidRequest(
-            f"the profile has its curves in {len(values)} bins, not at its {length} tokens: "
-            "save it without `bins`",
-            field="profile_id",
-        )
-    return np.array(values)
-
-
-def _curve(
-    body: ProfileBody,
-    source: Source,
-    basis: Basis,
-    influence: F64,
-    documents: DocumentCurves,
-    doubts: list[str],
-    unsure: str | None,
-) -> PlacementCurve:
-    return PlacementCurve(
-        source=source,
-        basis=basis,
-        level="medium",
-        influence=influence,
-        documents=documents,
-        length=body.request.sequence_length,
-        profile_id=body.id,
-        max_length=body.model.max_length,
-        tokenizer_digest=body.model.tokenizer_digest,
-        noise=body.influence.split_half_wasserstein,
-        agreement=_agreement(body),
-        unsure=unsure,
-        doubts=tuple(doubts),
-        warnings=_disagreement(body),
-    )
-
-
-def _agreement(body: ProfileBody) -> float | None:
-    found = _recall(body)
-    agreement = None if found is None else found.spearman_with_influence
-    return None if agreement is None else agreement.value
-
-
-def _missing(body: ProfileBody, source: str) -> str:
-    known = [] if body.measured is None else ["measured", "mean_of_norms", *body.predictions]
-    if body.recall:
-        known.insert(0, "recall")
-    if body.measured is not None and body.measured.last_token_attention is not None:
-        known.append("last_token_attention")
-    return f"this profile has no curve {source}; it has {', '.join(known)}"
+    if measured is None or length < 1 or length == measured:
+        return [], 0
+    ratio = max(length / measured, measured / length)
+    relation, verb = ("as long", "stretched") if length > measured else ("as short", "squeezed")
+    part = "the middle of the curve" if anchored else "the curve"
+    if ratio <= NEAR:
+        steps, meaning = 0, "next to no difference"
+    elif ratio <= FAR:
+        steps, meaning = 0, f"{part} is {verb} a little"
+    elif ratio <= VERY_FAR:
+        steps, meaning = 1, f"{part} is {verb}; measure nearer to this length"
+    else:
+        steps, meaning = 2, f"{part} is {verb} beyond what was measured; measure again"
+    times = f"{ratio:.4g} times {relation}"
+    return [f"measured at {measured} tokens and read at {length}, {times}: {meaning}"], steps

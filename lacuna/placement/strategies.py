@@ -18,10 +18,8 @@ import numpy as np
 
 from lacuna.placement.advice import Candidate
 from lacuna.placement.document_curves import DocumentCurves
-from lacuna.placement.fast_orders import fast_orders
 from lacuna.placement.problem import F64, FREE, I64, OrderProblem
-from lacuna.placement.rules import by_rank
-from lacuna.placement.search import OrderSolution, best_order, upper_bound
+from lacuna.placement.search import OrderSolution, best_order, by_rank, fast_orders, upper_bound
 
 STABLE_LEAST = 64
 """Tokens behind the chunks up to which `stable` gives one order."""

@@ -20,7 +20,7 @@ from lacuna.contract.experiment_requests import (
     experiment_cost,
 )
 from lacuna.experiments.check import check
-from lacuna.placement import curve as curves
+from lacuna.placement.profile_curve import of_profile
 from service.answers.profiles import (
     ASSUMED_LAYERS,
     ASSUMED_WIDTH,
@@ -169,7 +169,7 @@ class Experiments:
         stored = await self.profiles.get(request.profile_id)
         if stored is None:
             raise profile_not_found(request.profile_id)
-        await self.compute(curves.of_profile, stored.body, request.source)
+        await self.compute(of_profile, stored.body, request.source)
 
 
 def refuse_too_costly(request: ExperimentRequest, limit: float, queue: str = "cpu") -> None:

@@ -20,9 +20,8 @@ from lacuna.contract.placements import Chunk, PlacementRequest, PlacementRespons
 from lacuna.contract.profiles import ProfileBody, ProfilePage, ProfileSummary
 from lacuna.placement import curve as curves
 from lacuna.placement.answer import place
-from lacuna.placement.architecture import architecture_by_name, architecture_of
-from lacuna.placement.curve import PlacementCurve
-from lacuna.placement.suitability import by_suitability
+from lacuna.placement.curve import PlacementCurve, architecture_by_name
+from lacuna.placement.profile_curve import architecture_of, by_suitability, of_profile
 from service.store.profiles import StoredProfile
 
 Compute = Callable[..., Awaitable[Any]]
@@ -229,7 +228,7 @@ class Curves:
     async def of_profile(
         self, profile_id: str, document: bytes, source: Source | None, compute: Compute
     ) -> PlacementCurve:
-        """As `lacuna.placement.curve.of_profile`, parsed by `compute`.
+        """As `lacuna.placement.profile_curve.of_profile`, parsed by `compute`.
 
         Args:
             profile_id: names the document for good, because profiles never change.
@@ -245,7 +244,7 @@ class Curves:
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]
-        curve: PlacementCurve = await compute(curves.of_profile, document, source)
+        curve: PlacementCurve = await compute(of_profile, document, source)
         if key not in self._kept:
             self._kept[key] = curve
             self._bytes += curve.nbytes

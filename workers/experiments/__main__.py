@@ -24,7 +24,8 @@ from lacuna.contract.experiment_requests import ExperimentRequest, OrderName
 from lacuna.contract.experiments import ROW_COLUMNS, ExperimentOrder, ExperimentResult
 from lacuna.contract.validation import error_message
 from lacuna.experiments.check import check
-from lacuna.placement.curve import PlacementCurve, of_profile
+from lacuna.placement.curve import PlacementCurve
+from lacuna.placement.profile_curve import of_profile
 from service.endpoints.costs import of_experiment
 from service.endpoints.table import PREFIX, Endpoint, Endpoints, SettingsInvalid
 from workers.endpoints.ledger import FileLedger

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from lacuna.contract.experiment_requests import ExperimentRequest
 from lacuna.contract.experiments import ROW_COLUMNS, ExperimentRow
-from lacuna.placement import curve as curves
 from lacuna.placement.curve import PlacementCurve
+from lacuna.placement.profile_curve import of_profile
 from service.store.claims import ExperimentOutcome
 from service.store.experiments import packed
 from service.store.profiles import StoredProfile, profile_not_found
@@ -45,4 +45,4 @@ def curve_of(
     stored = find_profile(request.profile_id)
     if stored is None:
         raise profile_not_found(request.profile_id)
-    return curves.of_profile(stored.body, request.source)
+    return of_profile(stored.body, request.source)

@@ -9,8 +9,7 @@ from lacuna.placement import document_curves
 from lacuna.placement.advice import TIE, advise, gains
 from lacuna.placement.document_curves import DocumentCurves, exact, prepare
 from lacuna.placement.problem import FREE, OrderProblem
-from lacuna.placement.rules import RULES
-from lacuna.placement.search import best_order
+from lacuna.placement.search import RULES, best_order
 from lacuna.theory.curve import cumulative
 
 BINS = 100

@@ -22,8 +22,7 @@ from lacuna.placement.relevance import (
     rank_weights,
     weigh,
 )
-from lacuna.placement.rules import by_rank
-from lacuna.placement.search import best_order
+from lacuna.placement.search import best_order, by_rank
 from lacuna.theory.curve import cumulative
 
 ROOT = Path(__file__).parents[3]

@@ -1,4 +1,4 @@
-"""Placement against brute force, its own bounds, and the inputs that broke other reorderers."""
+"""Orders against brute force, their own bounds, and the inputs that broke other reorderers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lacuna.placement import search
+from lacuna.placement.document_curves import prepare
 from lacuna.placement.optimize import heuristic_order, outside_in, rearrange, subset_order
 from lacuna.placement.problem import FREE, OrderProblem
-from lacuna.placement.rules import fixed_orders
+from lacuna.placement.search import best_order, by_rank, fixed_orders
 from lacuna.theory.curve import cumulative
 
 REFERENCE = Path(
@@ -366,3 +367,95 @@ def test_inputs_are_left_unchanged_and_answers_repeat() -> None:
     assert first.order.tolist() == second.order.tolist()
     for kept, now in zip(before, [p.cumulative, p.lengths, p.relevance], strict=True):
         assert (kept == now).all()
+
+
+def chunks_of(
+    lengths: np.ndarray, weights: np.ndarray, seed: int = 0, **more: object
+) -> OrderProblem:
+    curve = np.random.default_rng(seed).lognormal(0, 0.5, 64)
+    return OrderProblem(cumulative(curve, int(lengths.sum()) + 50), lengths, weights, 10, **more)  # type: ignore[arg-type]
+
+
+def test_both_zigzags_whatever_the_parity() -> None:
+    for size in (5, 6):
+        weights = np.arange(size, 0, -1.0)
+        rules = fixed_orders(chunks_of(np.full(size, 10), weights))
+        assert rules["zigzag_best_first"][0] == 0
+        assert rules["zigzag_best_last"][-1] == 0
+        assert rules["zigzag_best_last"][0] == 1
+        assert rules["relevance_last"].tolist() == rules["relevance_first"].tolist()[::-1]
+        assert all(sorted(order.tolist()) == list(range(size)) for order in rules.values())
+
+
+def test_rules_keep_pins() -> None:
+    slots = np.array([FREE, FREE, 0, FREE])
+    weights = np.array([4.0, 3, 2, 1])
+    rules = fixed_orders(chunks_of(np.full(4, 10), weights, slots=slots), np.array([3, 2, 1, 0]))
+    assert len(rules) == 6
+    assert all(order[0] == 2 for order in rules.values())
+
+
+@given(st.integers(0, 10_000), st.integers(2, 20))
+def test_permuted_lengths_do_not_move_a_chunk(seed: int, size: int) -> None:
+    rng = np.random.default_rng(seed)
+    lengths, weights = rng.integers(1, 300, size), rng.random(size)
+    one = by_rank(chunks_of(lengths, weights, seed))
+    other = by_rank(chunks_of(rng.permutation(lengths), weights, seed))
+    assert one.order.tolist() == other.order.tolist()
+    assert one.upper_bound >= one.value
+
+
+def test_equal_lengths_are_the_optimum() -> None:
+    rng = np.random.default_rng(1)
+    one = chunks_of(np.full(9, 30), rng.random(9))
+    assert by_rank(one).order.tolist() == best_order(one).order.tolist()
+
+
+def named_curve(kind: str) -> np.ndarray:
+    x = (np.arange(200) + 0.5) / 200
+    return {
+        "u": 1 + np.exp(-x / 0.1) + 1.5 * np.exp(-(1 - x) / 0.1),
+        "recency": 1 + 2 * x,
+        "hill": 1 + np.exp(-(((x - 0.5) / 0.2) ** 2)),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["u", "recency", "hill"])
+@pytest.mark.parametrize("size", [2, 5, 9, 12])
+def test_within_two_percent_of_the_exact_optimum(kind: str, size: int) -> None:
+    rng = np.random.default_rng(size)
+    curves = prepare(named_curve(kind)[None], skip=0, smoothing=0.0)
+    lost = []
+    for _ in range(30):
+        lengths = rng.integers(50, 400, size)
+        F = cumulative(curves.influence, int(lengths.sum()) + 60)
+        problem = OrderProblem(F, lengths, rng.random(size), 20, 2)
+        order = search.fast_orders(problem, curves, curves.chosen_on[None], by_length=True)[0]
+        lost.append(1 - problem.value(order) / best_order(problem).value)
+    assert min(lost) >= -1e-9
+    assert np.mean(lost) < 0.02
+
+
+def test_without_length_it_is_the_order_by_rank() -> None:
+    rng = np.random.default_rng(0)
+    curves = prepare(rng.lognormal(0, 1, (12, 200)))
+    lengths = np.full(8, 100)
+    problem = OrderProblem(cumulative(curves.influence, 840), lengths, rng.random(8), 20)
+    order = search.fast_orders(problem, curves, curves.chosen_on[None], by_length=False)[0]
+    assert order.tolist() == by_rank(problem).order.tolist()
+
+
+def test_every_curve_gets_its_own_order() -> None:
+    curves = prepare(np.stack([named_curve("recency"), named_curve("recency")[::-1]]), skip=0)
+    problem = OrderProblem(
+        cumulative(curves.influence, 500), np.array([100, 150, 200]), np.array([0.9, 0.5, 0.1])
+    )
+    both = (
+        prepare(named_curve("recency")[None], skip=0),
+        prepare(named_curve("recency")[::-1][None], skip=0),
+    )
+    trained = np.stack([one.chosen_on for one in both])
+    for by_length in (True, False):
+        rising, falling = search.fast_orders(problem, curves, trained, by_length=by_length)
+        assert rising.tolist() == [2, 1, 0]
+        assert falling.tolist() == [0, 1, 2]

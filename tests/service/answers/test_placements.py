@@ -18,6 +18,7 @@ from lacuna.contract.placements import PlacementRequest, PlacementResponse
 from lacuna.contract.profiles import Profile, ProfileBody, ProfilePage, ProfileSummary
 from lacuna.placement import curve as curves
 from lacuna.placement.answer import place
+from lacuna.placement.profile_curve import of_body
 from lacuna.views import binned
 from service.answers.placements import answer
 from service.store.profiles import StoredProfile
@@ -601,7 +602,7 @@ def test_a_spike_at_the_end_moves_the_zone_of_no_length(tokens: int) -> None:
 def test_a_binned_view_of_a_profile_is_refused(make_profile: MakeProfile) -> None:
     view = binned(trained(make_profile(tokens=64)), 16)
     with pytest.raises(InvalidRequest, match="16 bins, not at its 64 tokens"):
-        curves.of_body(view, None)
+        of_body(view, None)
 
 
 def test_nothing_is_said_of_the_rest_of_a_value_of_nothing() -> None:

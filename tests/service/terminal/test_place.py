@@ -13,6 +13,7 @@ from lacuna.contract.placements import MAX_CHUNKS, PlacementRequest
 from lacuna.contract.profiles import Profile
 from lacuna.placement import curve as curves
 from lacuna.placement.answer import place
+from lacuna.placement.profile_curve import of_body
 
 DENSITY = [1.4, 0.9, 0.5, 0.5, 0.7, 2.0]
 LISTED = ",".join(map(str, DENSITY))
@@ -91,7 +92,7 @@ def test_a_saved_profile_needs_no_service(lacuna: Any, saved: Save) -> None:
     request = PlacementRequest.model_validate(
         {"profile_id": profile.id, "source": "residual", "chunks": CHUNKS}
     )
-    answer = place(request, curves.of_body(profile, "residual"))
+    answer = place(request, of_body(profile, "residual"))
     result = lacuna("place", "-", "--profile", path, "--source", "residual", "--json", stdin=TABLE)
     assert json.loads(result.stdout) == json.loads(answer.model_dump_json())
 

@@ -15,8 +15,8 @@ from lacuna.comparisons import compare
 from lacuna.contract.placements import PlacementRequest
 from lacuna.contract.profile_requests import ProfileRequest
 from lacuna.contract.profiles import Profile
-from lacuna.placement import curve as curves
 from lacuna.placement.answer import place
+from lacuna.placement.profile_curve import of_body
 from service.local.stack import Stack
 
 Make = Callable[..., Profile]
@@ -127,7 +127,7 @@ def test_chunks_are_placed_by_an_id(
 ) -> None:
     chunks = [{"id": str(i), "tokens": 10 + i, "relevance": i / 7} for i in range(7)]
     request = PlacementRequest.model_validate({"profile_id": B, "chunks": chunks})
-    answer = place(request, curves.of_body(pair[1], None))
+    answer = place(request, of_body(pair[1], None))
     arguments = ("place", "-", "--profile", B)
     printed = lacuna.prints(*arguments, "--json", stdin=json.dumps(chunks), server=stored)
     assert json.loads(printed) == json.loads(answer.model_dump_json())

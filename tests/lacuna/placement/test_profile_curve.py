@@ -8,7 +8,7 @@ import pytest
 
 from lacuna.contract.placements import PlacementRequest
 from lacuna.contract.profiles import ProfileSummary
-from lacuna.placement.suitability import by_suitability
+from lacuna.placement.profile_curve import by_suitability
 
 
 def summary(name: str, **changes: Any) -> ProfileSummary:
