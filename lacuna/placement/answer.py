@@ -1,8 +1,8 @@
 """Answer a placement request along a known curve: nothing but arithmetic.
 
-The path, one file each: `curve` (which curve, with its documents), `relevance` (scores to weights),
-`assemble` (which chunks stay; pins; the problem), `strategies` and `advice` (an order, and whether
-it is worth it), and here the answer.
+The path, one file each: `profile_curve` or `curve` (which curve, with its documents), `relevance`
+(scores to weights), `assemble` (which chunks stay; pins; the problem), `strategies` and `advice`
+(an order, and whether it is worth it), and here the answer with its suggestions.
 """
 
 from __future__ import annotations
