@@ -2,30 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Protocol
+
 import numpy as np
 
 from lacuna.contract.base import rounded
 from lacuna.contract.comparisons import DepthChange, RecallChange
-from lacuna.contract.profiles import Profile
-from lacuna.contract.recall import PROBES_BY_WORTH, RecallCurve
+from lacuna.contract.endpoints import ServedModel
+from lacuna.contract.profiles import RequestEcho
+from lacuna.contract.recall import PROBES_BY_WORTH, Probe, RecallCurve
 from lacuna.evidence import pairs
 from lacuna.evidence.recall_pairs import compare_recall
 
 
-def recall_changes(a: Profile, b: Profile) -> list[RecallChange]:
-    """The change of each probe that both have at the same depths, the most telling probe first."""
+class Recalled(Protocol):
+    """What of a profile tells how its recall was measured."""
+
+    @property
+    def request(self) -> RequestEcho: ...  # noqa: D102
+    @property
+    def recall(self) -> Mapping[str, RecallCurve] | None: ...  # noqa: D102
+    @property
+    def endpoint(self) -> ServedModel | None: ...  # noqa: D102
+
+
+def comparable(a: Recalled, b: Recalled) -> list[Probe]:
+    """Probes whose curves mean the same on both sides, the most telling first: the same depths, and
+    probabilities or right texts on both."""
     found = []
     for probe in PROBES_BY_WORTH:
         first, second = ((side.recall or {}).get(probe) for side in (a, b))
         if first is None or second is None or len(first.depth) != len(second.depth):
             continue
-        paired = _same_groups(a, b, probe)
-        tested = compare_recall(first.by_group, second.by_group, paired=paired)
+        if (first.rung == "text") == (second.rung == "text"):
+            found.append(probe)
+    return found
+
+
+def recall_changes(a: Recalled, b: Recalled) -> list[RecallChange]:
+    """The change of each probe that can be compared, the most telling probe first."""
+    found = []
+    for probe in comparable(a, b):
+        first, second = (a.recall or {})[probe], (b.recall or {})[probe]
+        tested = compare_recall(first.by_group, second.by_group, paired=same_groups(a, b, probe))
         found.append(_recall_change(probe, first, second, tested))
     return found
 
 
-def _same_groups(a: Profile, b: Profile, probe: str) -> bool:
+def same_groups(a: Recalled, b: Recalled, probe: str) -> bool:
     """Whether both asked the same groups, in one order: groups that one lost shift the others."""
     left, right = a.request, b.request
     if left.recall is None or right.recall is None or left.seed != right.seed:
@@ -71,7 +96,7 @@ def _recall_change(
 def recall_in_words(found: RecallChange | None) -> str:
     """How recall changed, in a sentence without its full stop."""
     if found is None:
-        return "not tested: the two have no probe at the same depths in common"
+        return "not tested: the two have no probe in common, read alike and at the same depths"
     where = f"on {'the same' if found.paired else 'different'} groups of facts ({found.groups})"
     if found.level.low is None:
         return f"undecided: it takes {pairs.MIN_PAIRS} groups on each side"

@@ -9,12 +9,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from lacuna.evidence.pairs import ALPHA, Comparison, compare_groups, compare_pairs
+from lacuna.evidence.pairs import ALPHA, Comparison, Difference, compare_groups, compare_pairs
 
 MARGIN = 0.10
 """Ten points of probability: a comparison too coarse to see that at some depth is undecided."""
 TOLERANCE = 0.05
-"""Five points of probability: smaller changes raise no alert, however certain."""
+"""Five points of probability: a smaller fall raises no alert, however certain."""
 
 
 def compare_recall(
@@ -39,9 +39,10 @@ def compare_recall(
     return compare_groups(a, b, names, alpha=alpha, margin=MARGIN)
 
 
-def moved(found: Comparison) -> bool:
-    """Whether recall moved beyond chance and by more than the tolerance, at any depth."""
-    return any(one.p <= found.alpha and abs(one.value) >= TOLERANCE for one in found.differences)
+def falls(found: Comparison) -> tuple[Difference, ...]:
+    """Where recall fell beyond chance and by more than the tolerance, the deepest fall first."""
+    fallen = [one for one in found.differences if one.p <= found.alpha and one.value <= -TOLERANCE]
+    return tuple(sorted(fallen, key=lambda one: one.value))
 
 
 def _statistics(groups: npt.ArrayLike) -> npt.NDArray[np.float64]:

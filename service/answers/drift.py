@@ -1,8 +1,12 @@
-"""Has a model moved? Its newest profile against an earlier one that read the same documents.
+"""Has a model moved? Its newest profile against an earlier one that read the same.
 
-Both keep a summary of each document, so the two are compared in pairs (`lacuna.evidence.pairs`):
-masses of tenths, mean density of the earlier profile's dead zone, total influence. The ends of dead
-zones are not looked at: they jump between draws of documents while the model stays as it is.
+Profiles keep a summary of each document, so the influence of the two is compared in pairs on the
+documents that both read (`lacuna.evidence.pairs`): masses of tenths, mean density of the earlier
+profile's dead zone, total influence. The ends of dead zones are not looked at: they jump between
+draws of documents while the model stays as it is.
+
+Recall is compared in pairs too, on the same groups of facts: at each depth, and their mean. It is
+all that a model behind an endpoint has. A rise needs nobody's attention, so only a fall alarms.
 """
 
 from __future__ import annotations
@@ -17,9 +21,13 @@ from pydantic import ValidationError
 
 from lacuna.comparisons import kept
 from lacuna.contract.base import Wire
+from lacuna.contract.endpoints import ServedModel
 from lacuna.contract.profiles import DeadZone, DocumentSummaries, ProfileSummary, RequestEcho
+from lacuna.contract.recall import RecallCurve
 from lacuna.evidence import pairs
+from lacuna.evidence.recall_pairs import compare_recall, falls
 from lacuna.evidence.summaries import TENTHS
+from lacuna.recall_changes import comparable, same_groups
 from service.store.profiles import StoredProfile
 
 MAX_MODELS = 50
@@ -40,8 +48,9 @@ class Change:
     """Newest less earlier, for one statistic, with an interval that holds for all together.
 
     Attributes:
-        statistic: `primacy`, `tenth_2` to `tenth_9` and `recency` are masses; `zone_density` is the
-            mean density of the earlier dead zone; `total_influence` is a relative change.
+        statistic: of influence: `primacy`, `tenth_2` to `tenth_9` and `recency` are masses;
+            `zone_density` is the mean density of the earlier dead zone; `total_influence` is a
+            relative change. Of recall: see `RecallDrift`.
     """
 
     statistic: str
@@ -51,21 +60,53 @@ class Change:
 
 
 @dataclass(frozen=True)
-class ModelDrift:
-    """What two profiles of a model say.
+class InfluenceDrift:
+    """How influence moved.
 
     Attributes:
-        summary: of the newest.
         documents: that both read.
         alert: whether anything moved beyond chance and by more than a point of mass (or a tenth of
             the total influence).
         changes: one a statistic.
     """
 
-    summary: ProfileSummary
     documents: int
     alert: bool
     changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True)
+class RecallDrift:
+    """How the recall of one probe moved.
+
+    Attributes:
+        probe: whose recall it is.
+        groups: groups of facts that both asked.
+        alert: whether recall fell at some depth, or in the mean, beyond chance and by more than
+            five points.
+        changes: `depth_1` (the start of the prompt) and so on, and `level`, their mean; in
+            probability.
+    """
+
+    probe: str
+    groups: int
+    alert: bool
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True)
+class ModelDrift:
+    """What the newest profile of a model says, each part against the newest that it pairs with.
+
+    Attributes:
+        summary: of the newest.
+        influence: None without an earlier profile on the same documents.
+        recall: of each probe that an earlier profile asked in the same way.
+    """
+
+    summary: ProfileSummary
+    influence: InfluenceDrift | None
+    recall: tuple[RecallDrift, ...] = ()
 
 
 class _Measured(Wire):
@@ -76,7 +117,9 @@ class _Stored(Wire):
     """The part of a profile that drift needs."""
 
     request: RequestEcho
-    measured: _Measured
+    measured: _Measured | None
+    recall: dict[str, RecallCurve] | None = None
+    endpoint: ServedModel | None = None
     dead_zone: DeadZone | None
     method_version: str
 
@@ -123,14 +166,15 @@ class Drifts:
         after = await self._get(newest.id) if earlier else None
         if after is None:
             return None
+        found = ModelDrift(newest, None)
+        no_influence = newest.primacy_mass is None  # of an endpoint
         for one in earlier:
             before = await self._get(one.id)
-            if before is None:
-                continue
-            found = await asyncio.to_thread(_drift, newest, before.body, after.body)
-            if found is not None:
-                return found
-        return None
+            if before is not None:
+                found = await asyncio.to_thread(_added, found, before.body, after.body)
+            if (found.influence or no_influence) and (found.recall or not newest.recall):
+                break
+        return found if found.influence or found.recall else None
 
 
 def versions_of_models(newest_first: Iterable[ProfileSummary]) -> list[list[ProfileSummary]]:
@@ -162,20 +206,32 @@ def _watched(summary: ProfileSummary) -> bool:
     return summary.as_used and summary.documents > 1 and not own
 
 
-def _drift(newest: ProfileSummary, before: bytes, after: bytes) -> ModelDrift | None:
-    """None unless the two have the same settings and share enough documents."""
+def _added(found: ModelDrift, before: bytes, after: bytes) -> ModelDrift:
+    """With what an earlier profile tells that none after it did."""
     try:
         old, new = (_Stored.of_stored(body) for body in (before, after))
     except ValidationError:  # of another version of ours
-        return None
+        return found
     if old.settings != new.settings:
+        return found
+    return ModelDrift(
+        found.summary,
+        found.influence or _influence_drift(old, new),
+        found.recall or _recall_drifts(old, new),
+    )
+
+
+def _influence_drift(old: _Stored, new: _Stored) -> InfluenceDrift | None:
+    """None unless the two share enough documents."""
+    if old.measured is None or new.measured is None:
         return None
     start, end = MIDDLE
     if old.dead_zone is not None:
         tokens = old.request.sequence_length
         start, end = old.dead_zone.start / tokens, old.dead_zone.end / tokens
-    sides = [kept(one.measured.summaries) for one in (old, new)]
-    found = pairs.drift(sides[0], sides[1], stretch=(start, end))
+    found = pairs.drift(
+        kept(old.measured.summaries), kept(new.measured.summaries), stretch=(start, end)
+    )
     if not found.comparison.differences:
         return None
     *tenths, stretch, total = found.comparison.differences
@@ -187,4 +243,26 @@ def _drift(newest: ProfileSummary, before: bytes, after: bytes) -> ModelDrift | 
     changes.append(Change("zone_density", *(mass / (end - start) for mass in ends)))
     logs = (total.value, total.low, total.high)
     changes.append(Change("total_influence", *map(math.expm1, logs)))
-    return ModelDrift(newest, found.comparison.documents, found.alert, tuple(changes))
+    return InfluenceDrift(found.comparison.documents, found.alert, tuple(changes))
+
+
+def _recall_drifts(old: _Stored, new: _Stored) -> tuple[RecallDrift, ...]:
+    """Of each probe that both asked in one form on the same groups; all probes share one level."""
+    alike = [
+        probe
+        for probe in comparable(old, new)
+        if same_groups(old, new, probe) and _form(old, probe) == _form(new, probe)
+    ]
+    drifts = []
+    for probe in alike:
+        first, second = ((side.recall or {})[probe].by_group for side in (old, new))
+        found = compare_recall(first, second, paired=True, alpha=pairs.ALPHA / len(alike))
+        if found.differences:
+            changes = (Change(d.name, d.value, d.low, d.high) for d in found.differences)
+            alert = bool(falls(found))
+            drifts.append(RecallDrift(probe, found.documents, alert, tuple(changes)))
+    return tuple(drifts)
+
+
+def _form(side: _Stored, probe: str) -> str:
+    return (side.recall or {})[probe].form

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the newest profiles: dead zone, primacy and recency by model, and drift.
+"""Prometheus metrics of the newest profiles: dead zone, primacy, recency and drift by model.
 
 Only the models of the newest profiles are shown, each with its newest profile and the one before.
 Drift compares the newest with an earlier one in pairs (`service.answers.drift`).
@@ -6,7 +6,7 @@ Drift compares the newest with an earlier one in pairs (`service.answers.drift`)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -14,7 +14,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from lacuna.contract.profiles import DeadZone, ProfileSummary
-from service.answers.drift import ModelDrift, labels, versions_of_models
+from service.answers.drift import Change, ModelDrift, labels, versions_of_models
 
 NEWEST: Final = 100
 """How many of the newest profiles are read."""
@@ -38,6 +38,17 @@ _DRIFT_MEANINGS: Final = {
     "drift_alert": "1 if something moved beyond chance and by more than a point of mass or a tenth "
     "of the total influence; else 0.",
 }
+_RECALL_MEANINGS: Final = {
+    "recall_drift": "Change of the probability of recalling a fact since the profile before, on "
+    "the same groups of facts: at each depth (depth_1 is the start of the prompt) and in the mean "
+    "(level).",
+    "recall_drift_low": "Lower end of the interval of lacuna_model_recall_drift, for all depths "
+    "and probes of a model together.",
+    "recall_drift_high": "Its upper end.",
+    "recall_drift_groups": "Groups of facts that both profiles asked.",
+    "recall_drift_alert": "1 if recall fell at some depth, or in the mean, beyond chance and by "
+    "more than five points; else 0.",
+}
 
 
 class _ModelCollector(Collector):
@@ -55,26 +66,47 @@ class _ModelCollector(Collector):
         yield from self._of_drift()
 
     def _of_drift(self) -> Iterator[Metric]:
-        gauges = {
+        moved = _Gauges(_DRIFT_MEANINGS, "drift", "documents", _LABELS)
+        recall = _Gauges(_RECALL_MEANINGS, "recall_drift", "groups", (*_LABELS, "probe"))
+        for one in self._drifts:
+            named = labels(one.summary)
+            if (found := one.influence) is not None:
+                moved.add(named, found.documents, found.alert, found.changes)
+            for probe in one.recall:
+                recall.add((*named, probe.probe), probe.groups, probe.alert, probe.changes)
+        yield from moved
+        yield from recall
+
+
+class _Gauges:
+    """The five gauges of a kind of drift: changes with both ends, how many pairs, and the alert."""
+
+    def __init__(
+        self, meanings: Mapping[str, str], kind: str, pairs: str, names: tuple[str, ...]
+    ) -> None:
+        self._kind, self._pairs = kind, pairs
+        of_pairs = {f"{kind}_{pairs}", f"{kind}_alert"}
+        self._gauges = {
             name: GaugeMetricFamily(
                 f"lacuna_model_{name}",
                 meaning,
-                labels=_LABELS
-                if name in ("drift_documents", "drift_alert")
-                else (*_LABELS, "statistic"),
+                labels=names if name in of_pairs else (*names, "statistic"),
             )
-            for name, meaning in _DRIFT_MEANINGS.items()
+            for name, meaning in meanings.items()
         }
-        for drift in self._drifts:
-            found = labels(drift.summary)
-            gauges["drift_documents"].add_metric(found, drift.documents)
-            gauges["drift_alert"].add_metric(found, drift.alert)
-            for one in drift.changes:
-                named = (*found, one.statistic)
-                gauges["drift"].add_metric(named, one.value)
-                gauges["drift_low"].add_metric(named, one.low)
-                gauges["drift_high"].add_metric(named, one.high)
-        yield from gauges.values()
+
+    def add(self, named: Sequence[str], pairs: int, alert: bool, changes: Iterable[Change]) -> None:
+        gauges, kind = self._gauges, self._kind
+        gauges[f"{kind}_{self._pairs}"].add_metric(named, pairs)
+        gauges[f"{kind}_alert"].add_metric(named, alert)
+        for one in changes:
+            statistic = (*named, one.statistic)
+            gauges[kind].add_metric(statistic, one.value)
+            gauges[f"{kind}_low"].add_metric(statistic, one.low)
+            gauges[f"{kind}_high"].add_metric(statistic, one.high)
+
+    def __iter__(self) -> Iterator[Metric]:
+        return iter(self._gauges.values())
 
 
 def model_metrics(summaries: Sequence[ProfileSummary], drifts: Sequence[ModelDrift] = ()) -> bytes:

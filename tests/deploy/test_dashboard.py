@@ -141,15 +141,18 @@ def prometheus(gateway: str, folder: Path) -> Iterator[httpx.Client]:
 
 
 def live_once(client: httpx.Client, number: int) -> None:
-    """A new job, a cached answer, a failing job, a refusal and reads.
+    """A new job, a job with recall, a cached answer, a failing job, a refusal and reads.
 
-    Every second job reads 12 documents, the others 13: the newest two can be paired.
+    Every second job reads 12 documents, the others 13: the newest two can be paired. All jobs with
+    recall ask the same groups.
     """
     tiny: dict[str, Any] = {"model": "local:tiny", "sequence_length": 32}
     documents = {"count": 12 + number % 2}
     tiny |= {"documents": documents, "predictions": ["residual"]}
+    recall = {"sequence_length": 160, "documents": {"count": 11 + number}}
     for request in (
         {**tiny, "seed": number},
+        {**tiny, **recall, "recall": {"groups": 16, "depths": 3, "form": "plain"}},
         {**tiny, "seed": 0},
         {**tiny, "sequence_length": 600 + number},
         {**tiny, "sequence_length": 0},

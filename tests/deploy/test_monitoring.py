@@ -16,7 +16,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from lacuna.contract.profiles import ProfileSummary
-from service.answers.drift import Change, ModelDrift
+from service.answers.drift import Change, InfluenceDrift, ModelDrift, RecallDrift
 from service.gateway.metrics import Metrics
 from service.gateway.model_metrics import model_metrics
 from service.store.monitoring import store_metrics
@@ -44,7 +44,9 @@ SUMMARY = {
 def of_models() -> bytes:
     """What the gateway says of a model with a drift."""
     summary = ProfileSummary.model_validate(SUMMARY)
-    drift = ModelDrift(summary, 16, False, (Change("primacy", 0.0, -0.01, 0.01),))
+    changes = (Change("primacy", 0.0, -0.01, 0.01),)
+    recall = RecallDrift("facts", 24, False, (Change("depth_1", 0.0, -0.01, 0.01),))
+    drift = ModelDrift(summary, InfluenceDrift(16, False, changes), (recall,))
     return model_metrics([summary], [drift])
 
 
@@ -125,6 +127,7 @@ def test_alerts_cover_what_operators_must_know() -> None:
     names = {rule["alert"] for rule in RULES}
     assert {
         "LacunaInfluenceMoved",
+        "LacunaRecallFell",
         "LacunaNoLiveWorker",
         "LacunaOldestJobTooOld",
         "LacunaDeadLetters",
@@ -179,6 +182,8 @@ def test_the_dashboard_shows_queue_workers_latencies_and_models() -> None:
         "lacuna_model_recency_mass",
         "lacuna_model_drift",
         "lacuna_model_drift_alert",
+        "lacuna_model_recall_drift",
+        "lacuna_model_recall_drift_alert",
     } <= asked
 
 

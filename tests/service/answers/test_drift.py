@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from lacuna.contract.profiles import Profile, ProfileBody, ProfileSummary
-from service.answers.drift import TRIED, Drifts, ModelDrift, versions_of_models
+from service.answers.drift import (
+    TRIED,
+    Drifts,
+    InfluenceDrift,
+    ModelDrift,
+    RecallDrift,
+    versions_of_models,
+)
 from service.store.profiles import StoredProfile
 
 N = 256
@@ -38,12 +45,14 @@ def fallen(rows: np.ndarray, factor: float) -> np.ndarray:
 
 
 def summary(profile: Profile, **changes: Any) -> ProfileSummary:
+    shape, measured = profile.shape, profile.measured
     found = ProfileSummary(
         id=profile.id, model=profile.model.id, revision=None, weights=profile.request.weights,
         sequence_length=profile.request.sequence_length, objective=profile.request.objective,
-        documents=profile.measured.documents, shape=profile.shape.class_,
+        documents=measured.documents if measured else 40, shape=shape.class_ if shape else None,
         dead_zone=profile.dead_zone, dead_zone_verdict=profile.dead_zone_verdict,
-        primacy_mass=profile.shape.primacy_mass, recency_mass=profile.shape.recency_mass,
+        primacy_mass=shape.primacy_mass if shape else None,
+        recency_mass=shape.recency_mass if shape else None, recall=profile.recall is not None,
         created_at="",
     )  # fmt: skip
     return found.model_copy(update=changes)
@@ -63,9 +72,14 @@ class Kept:
         return None if body is None else StoredProfile(body, b"{}", b"{}")
 
 
-async def drifts(*newest_first: Profile) -> list[ModelDrift]:
+async def told(*newest_first: Profile) -> list[ModelDrift]:
     watch = Drifts(Kept(newest_first).get)
     return await watch.among([summary(profile) for profile in newest_first])
+
+
+async def drifts(*newest_first: Profile) -> list[InfluenceDrift]:
+    """Of influence alone."""
+    return [one.influence for one in await told(*newest_first) if one.influence is not None]
 
 
 async def test_a_fall_to_seven_tenths_alarms_and_says_where(profile_of_norms: Any) -> None:
@@ -73,8 +87,10 @@ async def test_a_fall_to_seven_tenths_alarms_and_says_where(profile_of_norms: An
     rows = documents(32, rng)
     before = profile_of_norms(version(rows, rng))
     after = profile_of_norms(version(fallen(rows, 0.7), rng), "b" * 32)
-    (found,) = await drifts(after, before)
-    assert found.summary.id == after.id
+    (model,) = await told(after, before)
+    assert (model.summary.id, model.recall) == (after.id, ())
+    found = model.influence
+    assert found is not None
     assert found.documents == 32
     assert found.alert
     changes = {one.statistic: one for one in found.changes}
@@ -191,3 +207,138 @@ async def test_untrained_weights_are_not_watched(profile_of_norms: Any) -> None:
     found = [summary(profile, weights="random") for profile in pair]
     assert len(versions_of_models(found)[0]) == 2
     assert await Drifts(Kept(pair).get).among(found) == []
+
+
+Served = Callable[..., Profile]
+
+
+def recalled(count: int, rng: np.random.Generator) -> np.ndarray:
+    """F64[groups, 5]: facts differ far more than depths do."""
+    level = rng.beta(2, 2, (count, 1))
+    return np.clip(level + 0.05 * rng.normal(size=(count, 5)), 0, 1)
+
+
+def again(rows: np.ndarray, rng: np.random.Generator, last: float = 0.0) -> np.ndarray:
+    """The same groups asked again, `last` points worse at the last depth."""
+    moved = rows + 0.03 * rng.normal(size=rows.shape)
+    moved[:, -1] -= last
+    return np.clip(moved, 0, 1)
+
+
+async def recall_drifts(*newest_first: Profile) -> list[RecallDrift]:
+    return [probe for one in await told(*newest_first) for probe in one.recall]
+
+
+async def test_recall_that_fell_at_a_depth_alarms_and_says_where(make_served: Served) -> None:
+    rng = np.random.default_rng(0)
+    rows = recalled(24, rng)
+    before = make_served("b" * 32, by_group=rows.tolist())
+    after = make_served("a" * 32, by_group=again(rows, rng, 0.15).tolist())
+    (model,) = await told(after, before)
+    assert model.influence is None
+    (found,) = model.recall
+    assert (found.probe, found.groups, found.alert) == ("facts", 24, True)
+    changes = {one.statistic: one for one in found.changes}
+    assert list(changes) == ["depth_1", "depth_2", "depth_3", "depth_4", "depth_5", "level"]
+    assert changes["depth_5"].high < 0
+    assert changes["depth_1"].low < 0 < changes["depth_1"].high
+    depths = [one.value for name, one in changes.items() if name != "level"]
+    assert changes["level"].value == pytest.approx(np.mean(depths))
+
+
+async def test_recall_that_rose_or_stayed_does_not_alarm(make_served: Served) -> None:
+    alarms = 0
+    for draw in range(12):
+        rng = np.random.default_rng(draw)
+        rows = recalled(24, rng)
+        for last in (0.0, -0.15):
+            pair = (rows, again(rows, rng, last))
+            earlier, newest = (
+                make_served(name * 32, by_group=one.tolist())
+                for name, one in zip("ba", pair, strict=True)
+            )
+            (found,) = await recall_drifts(newest, earlier)
+            alarms += found.alert
+            if last:
+                assert found.changes[4].low > 0
+    assert alarms <= 1
+
+
+async def test_a_certain_but_tiny_fall_does_not_alarm(make_served: Served) -> None:
+    rows = recalled(24, np.random.default_rng(1)).clip(0.2, 1)
+    pair = [
+        make_served(name * 32, by_group=(rows - fall).tolist())
+        for name, fall in (("a", 0.03), ("b", 0))
+    ]
+    (found,) = await recall_drifts(*pair)
+    assert found.changes[-1].high < 0
+    assert not found.alert
+
+
+async def test_recall_is_paired_on_the_same_groups_asked_alike(make_served: Served) -> None:
+    rng = np.random.default_rng(2)
+    rows = recalled(24, rng)
+    before = make_served("b" * 32, by_group=rows.tolist())
+    after = make_served("a" * 32, by_group=again(rows, rng, 0.3).tolist())
+    curve = after.recall["facts"]
+    echo, served = after.request.recall, after.endpoint
+    others = [
+        {"request": after.request.model_copy(update={"seed": 1})},
+        {"request": after.request.model_copy(
+            update={"recall": echo.model_copy(update={"question": "first"})}
+        )},
+        {"endpoint": served.model_copy(update={"groups_lost": {"facts": 1}})},
+        {"recall": {"facts": curve.model_copy(update={"rung": "text"})}},
+        {"recall": {"facts": curve.model_copy(update={"form": "chat"})}},
+        {"recall": {"pairs": curve}},
+        {"recall": {"facts": curve.model_copy(update={"by_group": curve.by_group[:8]})}},
+    ]  # fmt: skip
+    for changes in others:
+        assert await recall_drifts(after.model_copy(update=changes), before) == [], changes
+    (found,) = await recall_drifts(after, before)
+    assert found.alert
+    other_model = {"endpoint": served.model_copy(update={"canary": "d" * 32, "fingerprint": "x"})}
+    (found,) = await recall_drifts(after.model_copy(update=other_model), before)
+    assert found.alert, "another model behind the same endpoint is what drift is about"
+
+
+async def test_influence_and_recall_may_pair_with_different_profiles(
+    profile_of_norms: Any, make_served: Served
+) -> None:
+    rng = np.random.default_rng(3)
+    rows, norms = recalled(24, rng), documents(16, rng)
+    asked = make_served().request.recall
+
+    def both(name: str, groups: np.ndarray | None) -> Profile:
+        plain = profile_of_norms(norms, name * 32)
+        if groups is None:
+            return plain
+        curve = make_served(by_group=groups.tolist()).recall
+        request = plain.request.model_copy(update={"recall": asked})
+        return plain.model_copy(update={"recall": curve, "request": request})
+
+    newest, between = both("a", again(rows, rng, 0.2)), both("b", None)
+    (found,) = await told(newest, between, both("c", rows))
+    assert found.influence is not None
+    assert not found.influence.alert
+    assert [probe.alert for probe in found.recall] == [True]
+    assert await recall_drifts(between, newest) == []
+
+
+async def test_the_probes_of_a_model_share_one_level(make_served: Served) -> None:
+    rng = np.random.default_rng(4)
+    rows = recalled(24, rng)
+    after = again(rows, rng, 0.03)
+    pair = [
+        make_served(name * 32, by_group=one.tolist()) for name, one in (("a", after), ("b", rows))
+    ]
+    (alone,) = await recall_drifts(*pair)
+    several = [
+        one.model_copy(update={"recall": dict.fromkeys(("facts", "pairs"), one.recall["facts"])})
+        for one in pair
+    ]
+    found = await recall_drifts(*several)
+    assert [one.probe for one in found] == ["facts", "pairs"]
+    assert found[0].changes[0].high - found[0].changes[0].low > (
+        alone.changes[0].high - alone.changes[0].low
+    )

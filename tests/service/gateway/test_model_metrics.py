@@ -9,7 +9,7 @@ import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
 from lacuna.contract.profiles import ProfileSummary
-from service.answers.drift import Change, ModelDrift
+from service.answers.drift import Change, InfluenceDrift, ModelDrift, RecallDrift
 from service.gateway.model_metrics import model_metrics
 
 ZONE = {
@@ -110,13 +110,15 @@ def test_an_undecided_zone_has_no_size() -> None:
 
 def test_drift_is_told_by_statistic() -> None:
     changes = (Change("primacy", 0.02, 0.01, 0.03), Change("total_influence", -0.3, -0.4, -0.2))
-    drift = ModelDrift(summary(2), 32, True, changes)
+    falls = (Change("depth_1", -0.1, -0.2, -0.05), Change("level", -0.05, -0.1, 0.0))
+    recall = (RecallDrift("facts", 24, True, falls),)
+    drift = ModelDrift(summary(2), InfluenceDrift(32, True, changes), recall)
     text = model_metrics([summary(2), summary(1)], [drift]).decode()
     found = {
         (sample.name, sample.labels.get("statistic")): sample
         for family in text_string_to_metric_families(text)
         for sample in family.samples
-        if sample.name.startswith("lacuna_model_drift")
+        if "drift" in sample.name
     }
     assert {key: sample.value for key, sample in found.items()} == {
         ("lacuna_model_drift", "primacy"): 0.02,
@@ -127,7 +129,16 @@ def test_drift_is_told_by_statistic() -> None:
         ("lacuna_model_drift_high", "total_influence"): -0.2,
         ("lacuna_model_drift_documents", None): 32,
         ("lacuna_model_drift_alert", None): 1,
+        ("lacuna_model_recall_drift", "depth_1"): -0.1,
+        ("lacuna_model_recall_drift_low", "depth_1"): -0.2,
+        ("lacuna_model_recall_drift_high", "depth_1"): -0.05,
+        ("lacuna_model_recall_drift", "level"): -0.05,
+        ("lacuna_model_recall_drift_low", "level"): -0.1,
+        ("lacuna_model_recall_drift_high", "level"): 0.0,
+        ("lacuna_model_recall_drift_groups", None): 24,
+        ("lacuna_model_recall_drift_alert", None): 1,
     }
+    assert {sample.labels.get("probe") for sample in found.values()} == {None, "facts"}
     for sample in found.values():
         assert sample.labels["tokens"] == "100"
 

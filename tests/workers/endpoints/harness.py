@@ -94,6 +94,28 @@ def reader_of(
     )
 
 
+def reader_at(address: str, form: str, *, key: str | None = None, **more: Any) -> EndpointReader:
+    """Reads a real server of this machine, one call at a time."""
+    endpoint = Endpoint.model_validate(
+        {
+            "name": "real",
+            "base_url": f"{address}/v1",
+            "model": "smollm2",
+            "context_length": 2048,
+            "form": form,
+            "concurrency": 1,
+        }
+    )
+    return EndpointReader(
+        endpoint,
+        None if key is None else SecretStr(key),
+        budget=Budget.of(endpoint, Limits()),
+        ledger=MemoryLedger(),
+        measurement="m",
+        **more,
+    )
+
+
 def asked(form: Form, body: str, lead: str) -> str | tuple[Message, ...]:
     if form == "plain":
         return f"{body}\n\n{lead}"

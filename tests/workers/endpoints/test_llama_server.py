@@ -12,17 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pydantic import SecretStr
 
 from lacuna.contract.errors import (
     EndpointRefused,
     EndpointTruncates,
 )
-from service.endpoints.table import Endpoint
-from tests.workers.endpoints.harness import NAMES, asked
-from workers.endpoints.budget import Budget, Limits
+from tests.workers.endpoints.harness import NAMES, asked, reader_at
 from workers.endpoints.dialects import way_named
-from workers.endpoints.ledger import MemoryLedger
 from workers.endpoints.reader import EndpointReader
 from workers.recall.reader import Question, Reading
 
@@ -63,27 +59,6 @@ def address() -> Iterator[str]:
         process.kill()
 
 
-def reader_of(address: str, form: str, key: str = KEY, **more: object) -> EndpointReader:
-    endpoint = Endpoint.model_validate(
-        {
-            "name": "llama",
-            "base_url": f"{address}/v1",
-            "model": "smollm2",
-            "context_length": 2048,
-            "form": form,
-            "concurrency": 1,
-        }
-    )
-    return EndpointReader(
-        endpoint,
-        SecretStr(key),
-        budget=Budget.of(endpoint, Limits()),
-        ledger=MemoryLedger(),
-        measurement="m",
-        **more,  # type: ignore[arg-type]
-    )
-
-
 def questions(reader: EndpointReader) -> list[Question]:
     found = []
     for fact in range(4):
@@ -99,7 +74,7 @@ def questions(reader: EndpointReader) -> list[Question]:
 
 @pytest.mark.parametrize(("form", "found"), [("plain", "plain"), ("chat", "continued")])
 def test_all_rungs_agree_on_a_real_server(address: str, form: str, found: str) -> None:
-    with reader_of(address, form, longest=600) as reader:
+    with reader_at(address, form, key=KEY, longest=600) as reader:
         assert reader.form == found
         names = {"plain": "completions", "continued": "chat"}[found]
         ways = [f"{names}.{way}" for way in ("grammar", "logit_bias", "top", "text")]
@@ -130,4 +105,4 @@ def test_all_rungs_agree_on_a_real_server(address: str, form: str, found: str) -
 
 def test_a_wrong_key_is_refused(address: str) -> None:
     with pytest.raises(EndpointRefused, match="refuses the key"):
-        reader_of(address, "plain", key="sk-wrong")
+        reader_at(address, "plain", key="sk-wrong")
