@@ -39,6 +39,8 @@ class Canary:
     answers: tuple[Any, ...]
     """Per prompt: {token: nats} of its most probable tokens, or a text."""
     served: Served
+    versions: tuple[str, ...] = ()
+    """The server's fingerprints in these answers, sorted: several machines may share the work."""
 
     @property
     def digest(self) -> str:
@@ -58,15 +60,29 @@ class Canary:
             return sum(1 for a, b in pairs if a == b) >= 2
         return all(_close(a, b) and _close(b, a) for a, b in pairs)
 
+    def knows(self, other: Canary) -> bool:
+        """Whether the same model answers from versions of the server that were seen before."""
+        return self.agrees(other) and set(other.versions) <= set(self.versions)
+
+    def joined(self, other: Canary) -> Canary:
+        """These answers, if the server of another canary is a new version of this one's."""
+        versions = tuple(sorted({*self.versions, *other.versions}))
+        return replace(self, served=other.served, versions=versions)
+
     def as_dict(self) -> dict[str, Any]:
         """JSON values."""
-        served = [self.served.model, self.served.fingerprint]
-        return {"kind": self.kind, "answers": list(self.answers), "served": served}
+        return {
+            "kind": self.kind,
+            "answers": list(self.answers),
+            "served": [self.served.model, self.served.fingerprint],
+            "versions": list(self.versions),
+        }
 
     @classmethod
     def of_dict(cls, found: dict[str, Any]) -> Canary:
         """What `as_dict` gave."""
-        return cls(found["kind"], tuple(found["answers"]), Served(*found["served"]))
+        served, versions = Served(*found["served"]), tuple(found["versions"])
+        return cls(found["kind"], tuple(found["answers"]), served, versions)
 
 
 def _close(ours: dict[str, float], theirs: dict[str, float]) -> bool:
@@ -101,23 +117,25 @@ async def take(session: Session) -> Canary:
 
 async def _take(session: Session) -> Canary:
     questions = [canary_question(session, prompt) for prompt in PROMPTS]
-    served = Served()
+    lists, texts, seen = [], [], []
     try:
-        lists = []
         for question in questions:
             found = await top_list(replace(session, top=5), question)
-            served = found.served
+            seen.append(found.served)
             lists.append({token: round(value, 3) for token, value in found.picked})
         if all(len(one) > 1 for one in lists):
-            return Canary("tokens", tuple(lists), served)
+            return Canary("tokens", tuple(lists), seen[-1], _versions(seen))
     except EndpointIncapable:
         pass
-    texts = []
     for question in questions:
         try:
             said, found = await written(session, question)
         except EndpointIncapable:
             said, found = await written_natively(session, question)
-        served = found.served
+        seen.append(found.served)
         texts.append(said)
-    return Canary("text", tuple(texts), served)
+    return Canary("text", tuple(texts), seen[-1], _versions(seen))
+
+
+def _versions(seen: list[Served]) -> tuple[str, ...]:
+    return tuple(sorted({one.fingerprint for one in seen if one.fingerprint is not None}))

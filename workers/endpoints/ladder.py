@@ -8,7 +8,7 @@ pass `checks`. The result says for each other way why it does not count. Finding
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lacuna.contract.base import canonical
@@ -58,8 +58,6 @@ class Ladder:
     counts_by: str
     """`tokenizer` (a route of the server) or `usage` (paid calls)."""
     served: Served
-    canary: str
-    """Digest of the canary that was taken when this was found."""
 
     def choose(self, *, rung: Rung | None = None, one_token: bool = True) -> Way:
         """The way to read with.
@@ -90,25 +88,59 @@ class Ladder:
         above = RUNGS[: RUNGS.index(way.rung)]
         return {n: why for n, why in self.refused.items() if way_named(n).rung in above}
 
-    def stale(self, served: Served) -> bool:
-        """Whether another model or version of the server answers now: find the ladder again."""
-        return served != self.served
 
-    def as_dict(self) -> dict[str, Any]:
-        """JSON values, for a store."""
-        return asdict(self)
+@dataclass(frozen=True)
+class _Known:
+    """What the ledger keeps of a measurement besides answers.
+
+    Attributes:
+        generation: of the served model: another one's answers are left aside.
+        ladder: of the ladder's calls: their answers hold until the measurement ends or is refused,
+            or another version of the server answers.
+        canary: the first of this generation; None: nothing was measured yet.
+    """
+
+    generation: int
+    ladder: int
+    canary: Canary | None
 
     @classmethod
-    def of_dict(cls, found: dict[str, Any]) -> Ladder:
-        """What `as_dict` gave, perhaps as JSON in between."""
-        return cls(**{**found, "ways": tuple(found["ways"]), "served": Served(**found["served"])})
+    def of(cls, client: EndpointClient, measurement: str) -> _Known:
+        kept = json.loads(client.ledger.get(_note(measurement)) or b"null")
+        if kept is None:
+            return cls(0, 0, None)
+        canary = None if kept["canary"] is None else Canary.of_dict(kept["canary"])
+        return cls(kept["generation"], kept["ladder"], canary)
+
+    def keep(self, client: EndpointClient, measurement: str) -> None:
+        fields = {"generation": self.generation, "ladder": self.ladder}
+        canary = None if self.canary is None else self.canary.as_dict()
+        client.ledger.put(_note(measurement), canonical({**fields, "canary": canary}))
+
+
+def _note(measurement: str) -> str:
+    return request_key(measurement, "", "", None, reader="canary")
+
+
+def forget(client: EndpointClient, measurement: str, *, answers: bool = False) -> None:
+    """Let the next start find the ladder anew: what a server offers may change by then.
+
+    Args:
+        client: of the measurement.
+        measurement: its name.
+        answers: whether the answers are left aside too, since the server refused or cut prompts.
+    """
+    known = _Known.of(client, measurement)
+    generation = known.generation + answers
+    replace(known, ladder=known.ladder + 1, generation=generation).keep(client, measurement)
 
 
 async def find(client: EndpointClient, *, longest: int = 0) -> tuple[Ladder, Session, Canary]:
     """Try everything; the session reads on from there, the canary tells whether the model changed.
 
     The first canary of a measurement is kept in the ledger. If another model answers when the
-    measurement resumes, its earlier answers are left aside.
+    measurement resumes, its earlier answers are left aside; if only another version of the server
+    does, they stay, and the ladder is found anew.
 
     Args:
         client: its scope names the measurement.
@@ -127,24 +159,40 @@ async def find(client: EndpointClient, *, longest: int = 0) -> tuple[Ladder, Ses
             field="sequence_length",
         )
     measurement = client.scope
-    note = request_key(measurement, "", "", None, reader="canary")
-    kept = json.loads(client.ledger.get(note) or b"null") or {"generation": 0, "canary": None}
-    client.scope = f"{measurement}#{kept['generation']}"
-    session = await _open(client)
-    found = await canaries.take(session)
-    if kept["canary"] is not None:
-        before = Canary.of_dict(kept["canary"])
-        if before.agrees(found):
-            found = before
-        else:
-            kept = {"generation": kept["generation"] + 1, "canary": None}
-            client.scope = f"{measurement}#{kept['generation']}"
-            session = await _open(client)
-    if kept["canary"] is None:
-        client.ledger.put(note, canonical({**kept, "canary": found.as_dict()}))
+    try:
+        return await _found(client, measurement, longest)
+    except (EndpointIncapable, EndpointTruncates, TooLong):
+        forget(client, measurement)  # the operator may change the server before the next start
+        raise
+
+
+async def _found(
+    client: EndpointClient, measurement: str, longest: int
+) -> tuple[Ladder, Session, Canary]:
+    known = _Known.of(client, measurement)
+    session, found = await _begun(client, measurement, known)
+    before = known.canary
+    if before is not None and not before.knows(found):
+        known = replace(known, ladder=known.ladder + 1)
+        session, found = await _begun(client, measurement, known)
+    if before is not None and before.agrees(found):
+        found = before if before.knows(found) else before.joined(found)
+    elif before is not None:
+        known = replace(known, generation=known.generation + 1)
+    known = replace(known, canary=found)
+    known.keep(client, measurement)
     client.served_model = found.served.model
     await _usage_grows(session, longest)
-    return await _climb(session, found), session, found
+    ladder = await _climb(session, found.served)
+    client.scope = f"{measurement}#{known.generation}"
+    return ladder, session, found
+
+
+async def _begun(client: EndpointClient, measurement: str, known: _Known) -> tuple[Session, Canary]:
+    """A session whose calls belong to the ladder, and what the model answers now."""
+    client.scope = f"{measurement}/ladder#{known.ladder}"
+    session = await _open(client)
+    return session, await canaries.take(session)
 
 
 async def _open(client: EndpointClient) -> Session:
@@ -233,7 +281,7 @@ async def _usage_grows(session: Session, longest: int) -> None:
             )
 
 
-async def _climb(session: Session, canary: Canary) -> Ladder:
+async def _climb(session: Session, served: Served) -> Ladder:
     ways, refused = [], {}
     for way in WAYS:
         if session.form not in way.forms:
@@ -251,8 +299,7 @@ async def _climb(session: Session, canary: Canary) -> Ladder:
         refused=refused,
         list_length=session.top,
         counts_by="usage" if session.counter.route is None else "tokenizer",
-        served=canary.served,
-        canary=canary.digest,
+        served=served,
     )
 
 

@@ -19,6 +19,7 @@ from lacuna.contract.errors import (
     EndpointChanged,
     EndpointError,
     EndpointIncapable,
+    EndpointTruncates,
     EndpointUnreachable,
 )
 from service.endpoints.table import Endpoint
@@ -27,7 +28,7 @@ from workers.endpoints.canary import Canary, take
 from workers.endpoints.client import EndpointClient
 from workers.endpoints.counting import BASE, WORDS, usage_of_prompt
 from workers.endpoints.dialects import Session, Way
-from workers.endpoints.ladder import find
+from workers.endpoints.ladder import find, forget
 from workers.endpoints.ledger import Ledger
 from workers.recall.reader import Check, Form, OnProgress, Question, Reading, Rung, Usage
 
@@ -79,7 +80,7 @@ class EndpointReader:
         """Set once the budget is spent: the next `read` raises it."""
         self._usage = Usage()
         self._client = client or EndpointClient(endpoint, key, budget=budget, ledger=ledger)
-        self._client.scope = measurement
+        self._client.scope = self._measurement = measurement
         self._runner = asyncio.Runner()
         try:
             self.ladder, self._session, self.canary = self._run(find(self._client, longest=longest))
@@ -172,19 +173,24 @@ class EndpointReader:
             raise self.exhausted
         run = _Run(self._session, self.way, questions, on_progress)
         watch = check or self._check
-        found = self._runner.run(run.all(self.endpoint.concurrency, watch))
+        try:
+            found = self._runner.run(run.all(self.endpoint.concurrency, watch))
+        except (EndpointIncapable, EndpointTruncates):
+            forget(self._client, self._measurement, answers=True)
+            raise
         self.exhausted = run.spent
         if run.spent is not None and self._strict:
             raise run.spent
         return found
 
     def verify(self) -> Canary:
-        """Take the canary again, at the end of a measurement.
+        """Take the canary again, at the end of a measurement: the next one finds the ladder anew.
 
         Raises:
             EndpointChanged: another model answers than at the beginning.
         """
         found = self._run(take(self._session))
+        forget(self._client, self._measurement)
         if not self.canary.agrees(found):
             raise EndpointChanged(
                 f"endpoint {self.endpoint.name!r} answers with another model than at the beginning",

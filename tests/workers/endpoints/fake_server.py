@@ -64,6 +64,7 @@ class FakeServer:
     bos: tuple[str, ...] = ()
     most_listed = 20
     key_header = "authorization"
+    version = "fp_1"
 
     def __init__(self, model: FakeModel, faults: Faults | None = None, context: int = 4096) -> None:
         self.model, self.faults, self.context = model, faults or Faults(), context
@@ -277,7 +278,7 @@ class FakeServer:
 
     def named(self, asked: str) -> Json:
         changed = self.faults.changes_name and self.now is self.other
-        return {"model": "another-model" if changed else asked, "system_fingerprint": "fp_1"}
+        return {"model": "another-model" if changed else asked, "system_fingerprint": self.version}
 
     def count_of(self, body: Json, least: int = 1) -> int:
         """Tokens to generate."""

@@ -40,7 +40,7 @@ PYTHON = Path(os.environ.get("LACUNA_VLLM_PYTHON", ROOT / ".venv/vllm/bin/python
 MODEL = "smollm2-135m-instruct"
 STARTS = 300
 """Seconds that a start may take on a busy machine; 30 on an idle one."""
-ASKED = RecallRequest(depths=3, groups=24)
+ASKED = RecallRequest(depths=3, groups=16)
 WAYS = {
     "plain": ["echo", "prompt_logprobs", "logit_bias", "top", "text"],
     "chat": ["prompt_logprobs", "logit_bias", "top", "text"],
@@ -122,7 +122,7 @@ class Heard:
         return found
 
 
-def curve_of(reader: Any, length: int = 256) -> RecallCurve:
+def curve_of(reader: Any, length: int = 160) -> RecallCurve:
     plan = Sampled(source_of("facts", ASKED, 0), ASKED, length, 0)
     found = sampled(reader, plan, lambda *_: None, lambda: None)
     return recall_to_wire(found.recall, None, found.ending, reader="endpoint")
@@ -139,7 +139,7 @@ def test_the_curve_over_http_is_that_of_the_weights(
 ) -> None:
     weights = Heard(WeightsReader(loaded, chat=form == "chat"))
     names = {"plain": "completions", "continued": "chat"}[found]
-    with reader_at(address, form, longest=300) as reader:
+    with reader_at(address, form, longest=200) as reader:
         assert reader.form == weights.form == found
         ladder = [way for way in reader.ladder.ways if way != "messages.text"]
         assert ladder == [f"{names}.{way}" for way in WAYS[form]]
