@@ -42,12 +42,26 @@ def comparable(a: Recalled, b: Recalled) -> list[Probe]:
 
 def recall_changes(a: Recalled, b: Recalled) -> list[RecallChange]:
     """The change of each probe that can be compared, the most telling probe first."""
-    found = []
-    for probe in comparable(a, b):
-        first, second = (a.recall or {})[probe], (b.recall or {})[probe]
-        tested = compare_recall(first.by_group, second.by_group, paired=same_groups(a, b, probe))
-        found.append(_recall_change(probe, first, second, tested))
-    return found
+    return [
+        _recall_change(
+            probe, (a.recall or {})[probe], (b.recall or {})[probe], compared(a, b, probe)
+        )
+        for probe in comparable(a, b)
+    ]
+
+
+def compared(
+    a: Recalled, b: Recalled, probe: str, *, alpha: float = pairs.ALPHA
+) -> pairs.Comparison:
+    """The test of one of the `comparable` probes, in pairs where both asked the same groups."""
+    first, second = (a.recall or {})[probe], (b.recall or {})[probe]
+    return compare_recall(
+        first.by_group,
+        second.by_group,
+        paired=same_groups(a, b, probe),
+        alpha=alpha,
+        step=1 / first.facts if first.rung == "text" else 0.0,
+    )
 
 
 def same_groups(a: Recalled, b: Recalled, probe: str) -> bool:

@@ -21,7 +21,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtri
+from scipy.special import ndtri, stdtrit
 
 from lacuna.evidence.summaries import TENTHS, Summaries, shared
 
@@ -103,6 +103,7 @@ def compare_pairs(
     margin: float = MARGIN,
     draws: int = 4000,
     seed: int = 0,
+    steps: npt.ArrayLike = 0.0,
 ) -> Comparison:
     """Compare two versions that read the same documents.
 
@@ -114,6 +115,10 @@ def compare_pairs(
         margin: in the units of the statistics; see `Comparison`.
         draws: of random signs.
         seed: of the draws.
+        steps: F64[m], the least by which a statistic of one document can move where it is a share
+            of few right or wrong answers. Intervals reckon with two more documents that moved by a
+            step, one up and one down, and are at least as wide as Student's: where none moved by
+            chance, the interval is not empty.
     """
     a, b = _rows(first, names), _rows(second, names)
     if a.shape != b.shape:
@@ -126,8 +131,12 @@ def compare_pairs(
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(draws, count))
     flipped = np.abs(_t(signs @ moved / count, square, count)).max(axis=1)
     seen = np.abs(_t(mean, square, count))
-    error = np.sqrt(np.maximum(square - np.square(mean), 0.0) / (count - 1))
-    return _conclude(mean, error, seen, flipped, names, alpha, margin, count, paired=True)
+    variance = np.maximum(square - np.square(mean), 0.0) + 2 * np.square(steps) / count
+    error = np.sqrt(variance / (count - 1))
+    least = _least_critical(steps, len(names), alpha, count - 1)
+    return _conclude(
+        mean, error, seen, flipped, names, alpha, margin, count, paired=True, least=least
+    )
 
 
 def compare_groups(
@@ -139,6 +148,7 @@ def compare_groups(
     margin: float = GROUPS_MARGIN,
     draws: int = 4000,
     seed: int = 0,
+    steps: npt.ArrayLike = 0.0,
 ) -> Comparison:
     """Compare two sets that read different documents of the same kind.
 
@@ -150,6 +160,7 @@ def compare_groups(
         margin: in the units of the statistics; see `Comparison`.
         draws: of random partitions.
         seed: of the draws.
+        steps: as for `compare_pairs`.
     """
     a, b = _rows(first, names), _rows(second, names)
     count = min(len(a), len(b))
@@ -164,8 +175,19 @@ def compare_groups(
     np.put_along_axis(chosen[1:], order[:, : len(b)], 1.0, axis=1)
     difference, error = _welch(both, chosen, len(b))
     t = np.abs(np.divide(difference, error, out=np.zeros_like(error), where=error > 1e-12))
+    more = 2 * np.square(steps) * (1 / len(a) ** 2 + 1 / len(b) ** 2)
+    widened = np.sqrt(np.square(error[0]) + more)
     return _conclude(
-        difference[0], error[0], t[0], t[1:].max(axis=1), names, alpha, margin, count, paired=False
+        difference[0],
+        widened,
+        t[0],
+        t[1:].max(axis=1),
+        names,
+        alpha,
+        margin,
+        count,
+        paired=False,
+        least=_least_critical(steps, len(names), alpha, count - 1),
     )
 
 
@@ -256,8 +278,9 @@ def _conclude(
     count: int,
     *,
     paired: bool,
+    least: float,
 ) -> Comparison:
-    critical = float(np.quantile(null, 1 - alpha))
+    critical = max(float(np.quantile(null, 1 - alpha)), least)
     p = (1 + (null[:, None] >= seen - 1e-9).sum(axis=0)) / (len(null) + 1)
     half, detectable = critical * error, (critical + ndtri(POWER)) * error
     rows = zip(names, mean, half, p, detectable, strict=True)
@@ -271,6 +294,14 @@ def _conclude(
     elif detectable.max() <= margin:
         verdict = "no_difference"
     return Comparison(verdict, paired, count, differences, alpha, margin)
+
+
+def _least_critical(steps: npt.ArrayLike, statistics: int, alpha: float, freedom: int) -> float:
+    """Least critical |t| of intervals of right or wrong answers: where few of them changed, signs
+    and partitions hardly vary, and theirs is far too small. Student's, by Bonferroni."""
+    if not np.any(steps):
+        return 0.0
+    return float(stdtrit(freedom, 1 - alpha / (2 * statistics)))
 
 
 def _t(mean: F64, square: F64, count: int) -> F64:

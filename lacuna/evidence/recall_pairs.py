@@ -18,7 +18,12 @@ TOLERANCE = 0.05
 
 
 def compare_recall(
-    first: npt.ArrayLike, second: npt.ArrayLike, *, paired: bool, alpha: float = ALPHA
+    first: npt.ArrayLike,
+    second: npt.ArrayLike,
+    *,
+    paired: bool,
+    alpha: float = ALPHA,
+    step: float = 0.0,
 ) -> Comparison:
     """Compare the recall of two measurements: at each depth, and the mean over depths.
 
@@ -27,21 +32,28 @@ def compare_recall(
         second: F64[G', k], the same depths; the same groups in the same order if `paired`.
         paired: whether both asked the same groups.
         alpha: level, of all statistics together.
+        step: 1 / n where a group's value is the share of n right texts; 0 for probabilities.
 
     Returns:
         Statistics `depth_1` to `depth_k` and `level`; undecided below 12 groups.
     """
     a, b = _statistics(first), _statistics(second)
-    names = [*(f"depth_{number}" for number in range(1, a.shape[1])), "level"]
+    depths = a.shape[1] - 1
+    names = [*(f"depth_{number}" for number in range(1, depths + 1)), "level"]
+    steps = [*[step] * depths, step / depths]
     if paired:
         count = min(len(a), len(b))  # one of them may have needed more groups
-        return compare_pairs(a[:count], b[:count], names, alpha=alpha, margin=MARGIN)
-    return compare_groups(a, b, names, alpha=alpha, margin=MARGIN)
+        return compare_pairs(a[:count], b[:count], names, alpha=alpha, margin=MARGIN, steps=steps)
+    return compare_groups(a, b, names, alpha=alpha, margin=MARGIN, steps=steps)
 
 
 def falls(found: Comparison) -> tuple[Difference, ...]:
     """Where recall fell beyond chance and by more than the tolerance, the deepest fall first."""
-    fallen = [one for one in found.differences if one.p <= found.alpha and one.value <= -TOLERANCE]
+    fallen = [
+        one
+        for one in found.differences
+        if one.p <= found.alpha and one.high < 0 and one.value <= -TOLERANCE
+    ]
     return tuple(sorted(fallen, key=lambda one: one.value))
 
 

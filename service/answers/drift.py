@@ -25,9 +25,9 @@ from lacuna.contract.endpoints import ServedModel
 from lacuna.contract.profiles import DeadZone, DocumentSummaries, ProfileSummary, RequestEcho
 from lacuna.contract.recall import RecallCurve
 from lacuna.evidence import pairs
-from lacuna.evidence.recall_pairs import compare_recall, falls
+from lacuna.evidence.recall_pairs import falls
 from lacuna.evidence.summaries import TENTHS
-from lacuna.recall_changes import comparable, same_groups
+from lacuna.recall_changes import comparable, compared, same_groups
 from service.store.profiles import StoredProfile
 
 MAX_MODELS = 50
@@ -255,8 +255,7 @@ def _recall_drifts(old: _Stored, new: _Stored) -> tuple[RecallDrift, ...]:
     ]
     drifts = []
     for probe in alike:
-        first, second = ((side.recall or {})[probe].by_group for side in (old, new))
-        found = compare_recall(first, second, paired=True, alpha=pairs.ALPHA / len(alike))
+        found = compared(old, new, probe, alpha=pairs.ALPHA / len(alike))
         if found.differences:
             changes = (Change(d.name, d.value, d.low, d.high) for d in found.differences)
             alert = bool(falls(found))

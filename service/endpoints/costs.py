@@ -123,6 +123,7 @@ def least_cost(
     """
     asked = _recall(request)
     groups = min(LEAST_AUTO, asked.limit) if asked.groups == "auto" else asked.groups
+    rung = "text" if asked.scoring == "text" else rung
     return _cost(request, endpoint, groups, 1, counts_by_usage=counts_by_usage, rung=rung)
 
 

@@ -11,6 +11,7 @@ from lacuna import views
 from lacuna.comparisons import compare, in_words
 from lacuna.contract.comparisons import Comparison
 from lacuna.contract.profiles import DocumentSummaries, Profile
+from lacuna.contract.recall import RecallCurve
 from lacuna.evidence import pairs
 from lacuna.evidence.summaries import summarise
 
@@ -259,3 +260,20 @@ def test_equal_lengths_are_compared_token_by_token(make_profile: Any) -> None:
     found = compare(a, b, bins=1)
     assert found.difference == [0.0]
     assert found.wasserstein == pytest.approx(abs(swapped[0] - swapped[1]) / 63, rel=1e-4)
+
+
+def test_texts_are_not_compared_with_probabilities(
+    make_served: Any, recall_curve: RecallCurve
+) -> None:
+    """One model has another share of right texts than its mean probability of right answers."""
+    a, b = make_served("a" * 32), make_served("b" * 32)
+    hits = recall_curve.model_copy(update={"rung": "text", "log_probability": None})
+    texts = [one.model_copy(update={"recall": {"facts": hits}}) for one in (a, b)]
+    found = compare(texts[0], b)
+    assert (found.recall, found.verdict, found.paired) == ([], None, False)
+    assert found.summary.startswith("not tested: ")
+    (told,) = compare(*texts).recall
+    assert told.paired
+    assert told.level.low < 0 < told.level.high, "equal texts leave room for a change"
+    (exact,) = compare(a, b).recall
+    assert exact.level.low == exact.level.high == 0

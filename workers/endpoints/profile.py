@@ -130,6 +130,7 @@ def _echo(planned: Planned) -> RequestEcho:
             depths=asked.depths,
             form=asked.form,
             question=asked.question,
+            scoring=asked.scoring,
             passages_digest=asked.passages_digest,
         ),
     )

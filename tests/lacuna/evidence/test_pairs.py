@@ -196,3 +196,17 @@ def test_a_change_below_the_tolerance_raises_no_alert():
     found = pairs.drift(summary(rows), summary(slightly))
     assert found.comparison.verdict == "difference"
     assert not found.alert
+
+
+def test_right_or_wrong_answers_without_a_change_leave_an_interval() -> None:
+    """24 hits that all came again: a change of some hundredths cannot be ruled out."""
+    same, zero = np.ones((24, 2)), np.zeros((24, 2))
+    for compared in (
+        pairs.compare_pairs(same, same, ["a", "b"], steps=[1.0, 0.0]),
+        pairs.compare_groups(same, same, ["a", "b"], steps=[1.0, 0.0]),
+    ):
+        coarse, exact = compared.differences
+        assert coarse.low < -0.05 < 0.05 < coarse.high
+        assert (exact.low, exact.high) == (0.0, 0.0)
+        assert compared.verdict == "undecided"
+    assert pairs.compare_pairs(zero, same, ["a", "b"], steps=1.0).verdict == "difference"
