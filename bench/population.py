@@ -20,21 +20,29 @@ PART = 16
 """Documents between two writes to disk."""
 
 
-def path(length: int) -> Path:
+def path(length: int, most: int | None = None) -> Path:
     from service.settings import Settings
 
-    return Settings().data_dir / "bench" / f"norms-{MODEL.partition(':')[2]}-{length}.npz"
+    part = "" if most is None else f"-{most}"
+    return Settings().data_dir / "bench" / f"norms-{MODEL.partition(':')[2]}-{length}{part}.npz"
 
 
-def norms(length: int = 256) -> NDArray[np.float64]:
-    """F64[K, n]: influence of each token of each document, not normalised."""
-    file = path(length)
+def norms(length: int = 256, most: int | None = None) -> NDArray[np.float64]:
+    """F64[K, n]: influence of each token of each document, not normalised.
+
+    Args:
+        length: tokens of each document.
+        most: only this many documents, spread evenly over the text; None reads all of it.
+    """
+    file = path(length, most)
     done = np.load(file)["norms"] if file.is_file() else np.zeros((0, length))
     whole = int(np.load(file)["documents"]) if file.is_file() else -1
-    return done if len(done) == whole else _measured(file, length, done)
+    return done if len(done) == whole else _measured(file, length, most, done)
 
 
-def _measured(file: Path, length: int, done: NDArray[np.float64]) -> NDArray[np.float64]:
+def _measured(
+    file: Path, length: int, most: int | None, done: NDArray[np.float64]
+) -> NDArray[np.float64]:
     import torch
 
     from lacuna.contract.profile_requests import ProfileRequest
@@ -52,6 +60,8 @@ def _measured(file: Path, length: int, done: NDArray[np.float64]) -> NDArray[np.
     every = corpus.builtin_tokens(loaded.tokenizer)
     whole = len(every) // length
     ids = torch.tensor(every[: whole * length]).reshape(whole, length)  # in the order of the text
+    if most is not None and most < whole:
+        ids = ids[np.linspace(0, whole - 1, most).round().astype(np.int64)]
     texts = DocumentSet(ids, leading_bos=False, source="builtin")
     file.parent.mkdir(parents=True, exist_ok=True)
     for start in range(len(done), len(texts.ids), PART):

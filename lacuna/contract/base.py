@@ -37,6 +37,11 @@ def rounded(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
 
 
+def percent(share: float) -> str:
+    """With a sign, and a decimal below 10%: "+3.2%", "+110%"."""
+    return f"{share:+.1%}" if abs(share) < 0.0995 else f"{share:+,.0%}"
+
+
 def rounded_tree(value: Any) -> Any:
     """JSON data with every float rounded to 6 significant digits."""
     if isinstance(value, float):

@@ -23,6 +23,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import stdtrit
 
+from lacuna.contract.base import percent
 from lacuna.placement.document_curves import DocumentCurves
 from lacuna.placement.problem import F64, I64, OrderProblem
 from lacuna.placement.search import (
@@ -279,12 +280,15 @@ def _sure(over: Gain | None) -> bool:
 def _verdict(over: Gain | None) -> tuple[Decision, str]:
     if over is None:
         return "reorder", "the caller's order is worth nothing"
-    between = f"95% interval {over.low:+.1%} to {over.high:+.1%}"
+    between = f"95% interval {percent(over.low)} to {percent(over.high)}"
     if _sure(over):
-        return "reorder", f"gain {over.value:+.1%} over the caller's order, {between}"
+        return (
+            "reorder",
+            f"gain {percent(over.value)} in visibility over the caller's order, {between}",
+        )
     if over.high < MATTERS:
         return "keep", f"another order gains next to nothing over the caller's, {between}"
     return "undecided", (
-        f"the gain over the caller's order may be zero: {over.value:+.1%}, {between}; "
+        f"the gain over the caller's order may be zero: {percent(over.value)}, {between}; "
         "more documents narrow it"
     )

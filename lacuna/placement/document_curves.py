@@ -72,7 +72,7 @@ class DocumentCurves:
         """Where token boundaries of a prompt of `prompt` tokens lie among the curve's bins.
 
         Head and tail keep their distance in tokens from the ends, the middle is stretched
-        (`calibration.cumulative`). Shape of `boundary`.
+        (`theory.curve.cumulative`). Shape of `boundary`.
         """
         n0, n, bins = self.length, prompt, self.chosen_on.size - 2
         ends = anchor(n0, n) if self.anchored else 0

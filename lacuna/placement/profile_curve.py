@@ -25,6 +25,9 @@ NOISY = 0.05
 AGREEMENT = 0.3
 """Rank agreement of recall and influence below which the answer says that they disagree."""
 _PREDICTED = "a prediction has no interval: only the curve `measured` has documents behind it"
+_INFLUENCE = (
+    "visibility is influence: only recall or an experiment tells whether answers get better"
+)
 _MEAN_ONLY = "the profile keeps this curve as a mean, without the documents behind it"
 _VERDICTS = {
     "flat": "recall is the same at all depths, as far as was measured",
@@ -256,6 +259,7 @@ def _curve(
         agreement=_agreement(body),
         unsure=unsure,
         doubts=tuple(doubts),
+        notes=() if body.recall else (_INFLUENCE,),
         warnings=_disagreement(body),
     )
 

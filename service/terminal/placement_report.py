@@ -8,6 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from lacuna.contract.base import percent
 from lacuna.contract.placements import Dropped, GainOver, Placed, PlacementResponse
 from service.terminal.reports import bar, clean, listed, number, zone_span
 
@@ -115,17 +116,18 @@ def _gains(answer: PlacementResponse) -> list[str]:
     ]
     if not known:
         return []
-    said = ", ".join(f"{gain_words(found)} over {words}" for words, found in known)
     name = answer.advice.name.replace("_", " ")
-    judged = "the order" if answer.advice.order is None else f"another order ({name})"
-    return [f"gain of {judged}: {said}"]
+    judged = "this order" if answer.advice.order is None else f"another order ({name})"
+    width = max(len(words) for words, _ in known)
+    rows = [f"  over {words:<{width}}  {gain_words(found)}" for words, found in known]
+    return [f"gain of {judged} in the visibility of relevant text:", *rows]
 
 
 def gain_words(found: GainOver) -> str:
     """A gain with its interval: "+3.2% [+1.0%, +5.1%]"."""
     if found.low is None or found.high is None or found.low == found.high:
-        return f"{found.value:+.1%}"
-    return f"{found.value:+.1%} [{found.low:+.1%}, {found.high:+.1%}]"
+        return percent(found.value)
+    return f"{percent(found.value)} [{percent(found.low)}, {percent(found.high)}]"
 
 
 def _relevance(answer: PlacementResponse) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from lacuna.contract.base import rounded, rounded_list
+from lacuna.contract.base import percent, rounded, rounded_list
 from lacuna.contract.jobs import Job
 from lacuna.contract.placements import PlacementRequest
 from lacuna.contract.profiles import Profile
@@ -69,3 +69,8 @@ def test_answers_print_short(profile: Profile) -> None:
 def test_numbers_have_six_digits(value: float, expected: float) -> None:
     assert rounded(value) == expected
     assert rounded_list(np.array([value, -value])) == [expected, -expected]
+
+
+def test_percent_has_two_or_three_digits() -> None:
+    said = [percent(share) for share in (0.0, 0.0321, -0.0994, 0.09949, 0.1, 1.102, -1.0, 31.4)]
+    assert said == ["+0.0%", "+3.2%", "-9.9%", "+9.9%", "+10%", "+110%", "-100%", "+3,140%"]

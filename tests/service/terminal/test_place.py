@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lacuna.contract.base import percent
 from lacuna.contract.placements import MAX_CHUNKS, PlacementRequest
 from lacuna.contract.profiles import Profile
 from lacuna.placement import curve as curves
@@ -176,9 +177,9 @@ def test_the_table_says_what_the_answer_says(lacuna: Any) -> None:
     assert longest == max(rows, key=lambda row: float(row[5]))
     for words in (
         f"advice: {answer['advice']['decision']}: {answer['advice']['reason']}",
-        f"{answer['gain']['given']['value']:+.1%} over your order",
-        f"{answer['gain']['relevance_first']['value']:+.1%} over most relevant first",
-        f"{answer['gain']['zigzag_best_last']['value']:+.1%} over zigzag, best last",
+        f"over your order           {percent(answer['gain']['given']['value'])}",
+        f"over most relevant first  {percent(answer['gain']['relevance_first']['value'])}",
+        f"over zigzag, best last    {percent(answer['gain']['zigzag_best_last']['value'])}",
         "relevance: by rank: how often the chunk of each rank holds the answer; lengths do not",
         "confidence: medium (the curve is the caller's own)",
         f"dropped: {answer['dropped'][0]['id']} (only 3 may stay)",
