@@ -103,6 +103,10 @@ class Settings(BaseSettings):
     max_bodies_bytes: int = Field(default=64_000_000, ge=1_000)
     """Bytes of long request bodies (beyond 64 kB each) that a gateway holds at a time, half of them
     of one caller; what does not fit is refused with 429."""
+    max_connections_per_address: int = Field(default=0, ge=0)
+    """Connections of one address (IPv6: of one /64 network) that a gateway keeps open; 0 is half of
+    all, which are 4,096 where the system allows so many open files. Behind a proxy, every
+    connection is the proxy's: set it to 4096 there."""
     rate_limit_per_minute: int = Field(default=0, ge=0)
     """Requests per key and minute; 0 is no limit."""
     max_queued: int = Field(default=10_000, ge=1)

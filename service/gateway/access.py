@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from fastapi import Request
@@ -65,7 +67,7 @@ class ApiKeys:
                 return
         scope["lacuna.key"] = key
         if self.limiter is not None:
-            wait = self.limiter.take(key.digest if key else (scope.get("client") or ("",))[0])
+            wait = self.limiter.take(caller_of(scope))
             if wait > 0:
                 self.metrics.refused.labels("rate_limited").inc()
                 detail = f"more than {self.limiter.per_minute} requests per minute"
@@ -88,6 +90,26 @@ def _unauthorized(scope: Scope, presented: bytes | None) -> ASGIApp:
         return problem(scope, "unauthorized", _WRONG, headers=headers)
     given = any(name == b"authorization" and value.strip() for name, value in scope["headers"])
     return problem(scope, "unauthorized", _NOT_BEARER if given else _MISSING)
+
+
+def caller_of(scope: Scope) -> str:
+    """Who counts as one caller: the owner of a key, or without keys a network."""
+    key: ApiKey | None = scope.get("lacuna.key")
+    return key.digest if key else network((scope.get("client") or ("",))[0])
+
+
+@lru_cache(maxsize=4_096)
+def network(address: str) -> str:
+    """An IPv4 address itself; of an IPv6 address the /64, because its holder has all of it."""
+    if ":" not in address:
+        return address
+    try:
+        whole = ipaddress.IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if whole.ipv4_mapped is not None:
+        return str(whole.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(whole) >> 64 << 64, 64)))
 
 
 def is_public(path: str) -> bool:

@@ -45,6 +45,7 @@ from service.gateway.routes import (
     status,
 )
 from service.gateway.routes import placements as placement_routes
+from service.gateway.server import bound_connections
 from service.settings import Settings, first_fault
 from service.store.connection import (
     cancel_tasks,
@@ -100,6 +101,7 @@ def factory() -> Gateway:
         settings.log_level, settings.log_format, settings.secrets, settings.exit_reason_fd
     )
     sys.setswitchinterval(_SWITCH_SECONDS)
+    bound_connections(settings.max_connections_per_address)
     parent.end_with_it(settings.exit_reason_fd, _STOP_SECONDS)
     return create_app(settings)
 

@@ -22,6 +22,7 @@ from lacuna.contract.errors import PayloadTooLarge, QueueFull
 from lacuna.contract.validation import SMALL_BYTES
 from service import logs
 from service.gateway import pools
+from service.gateway.access import caller_of
 from service.gateway.bodies import BodyTooSlow
 from service.gateway.dependencies import address_prefix
 from service.gateway.metrics import Metrics
@@ -98,13 +99,16 @@ class Edge:
         except ClientDisconnect:
             reply.status = reply.status or CLIENT_LEFT
         except asyncio.CancelledError:
-            # The server stops. Requests that still wait must say so; the server would answer 500.
+            # The server stops, which is no fault: it would log a traceback, and answer 500.
             if not reply.status:
                 detail = "this gateway is stopping; ask again, the job continues"
                 close = {"Connection": "close"}
                 refusal = problem(scope, "not_ready", detail, retry_after=1.0, headers=close)
                 await refusal(scope, receive, reply)
-            raise
+            elif reply.is_stream:
+                await reply({"type": "http.response.body", "body": b""})
+            else:
+                raise
         except Exception:
             log.exception("unhandled error")
             if reply.status:
@@ -119,11 +123,14 @@ class _Reply:
     def __init__(self, send: Send, request_id: str, *, head: bool) -> None:
         self._send, self._request_id, self._head = send, request_id, head
         self.status = 0
+        self.is_stream = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            message["headers"] = _headers(message.get("headers", []), self._request_id)
+            given = message.get("headers", [])
+            self.is_stream = not any(name == b"content-length" for name, _ in given)
+            message["headers"] = _headers(given, self._request_id)
         elif self._head:
             message = {**message, "body": b""}
         await self._send(message)
@@ -258,8 +265,7 @@ class BodyLimit:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        key = scope.get("lacuna.key")
-        whose = key.digest if key else (scope.get("client") or ("",))[0]
+        whose = caller_of(scope)
         pools.caller.set(whose)
         if scope["method"] == "GET":
             await self.app(scope, receive, send)

@@ -2,17 +2,22 @@
 
 uvicorn's own protocol keeps every header line that arrives, for as long as lines arrive, and waits
 for the end of a head for ever. `BoundedHttp` takes its place:
-`uvicorn --http service.gateway.server:BoundedHttp`.
+`uvicorn --http service.gateway.server:BoundedHttp`. `bound_connections` sets how many connections a
+process keeps open.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+import resource
+from collections import Counter
+from typing import Any, ClassVar, Final
 
+import httptools
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from service.gateway.access import network
 from service.gateway.edge import MAX_HEADERS, MAX_TARGET
 from service.gateway.problems import problem
 
@@ -22,8 +27,8 @@ MAX_HEAD: Final = MAX_HEADERS + MAX_TARGET + 8 * MAX_FIELDS
 """Bytes that a sender may send without completing a head, a part of a body or the head of a
 chunk: what may be in one, and what stands between."""
 HEAD_SECONDS: Final = 20.0
-"""Time from the opening of a connection, or from the first byte of a request, to the end of the
-head."""
+"""Time from the opening of a connection, or from the first byte after an answer, to the end of the
+next head. The rest of a body that has its answer gets as long."""
 LINGER_SECONDS: Final = 1.0
 LINGER_BYTES: Final = 2_000_000
 """What is read and dropped after a refusal: a connection that ends with unread bytes is reset, and
@@ -32,6 +37,31 @@ the sender may never see the answer."""
 
 MAX_PIPELINED: Final = 32
 """Requests of one connection that wait for the answers to those before them."""
+MAX_CONNECTIONS: Final = 4_096
+_OTHER_FILES: Final = 128
+"""Open files that are no callers' connections: the store, logs, libraries."""
+_TURNED_AWAY: Final = 64
+"""Connections of one address beyond its bound that are told so; more end without a word."""
+
+
+def bound_connections(per_address: int = 0) -> None:
+    """Set how many connections this process keeps open, all together and of one address.
+
+    Lets the process have as many open files as that takes. Where the system allows fewer, fewer
+    connections are kept.
+
+    Args:
+        per_address: of one address (IPv6: of one /64 network); 0 is half of all.
+    """
+    wanted = 2 * MAX_CONNECTIONS  # beyond the bound they are refused, which needs a file too
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft != resource.RLIM_INFINITY:
+        wanted = min(wanted, soft - _OTHER_FILES)
+    BoundedHttp.most = max(2, wanted // 2)
+    BoundedHttp.per_address = per_address or BoundedHttp.most // 2
 
 
 class _Stop(Exception):
@@ -39,10 +69,19 @@ class _Stop(Exception):
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """uvicorn's protocol; a head that is too long or too slow ends the connection.
+    """uvicorn's protocol, with bounds on heads and connections.
 
-    What has arrived at once is parsed before it is judged, at most 256 kB.
+    What has arrived at once is parsed before it is judged, at most 256 kB. A wish to speak another
+    protocol is ignored (RFC 9110, 7.8): Java's client has it in every first request.
+
+    Attributes:
+        most: connections of this process.
+        per_address: connections of one address.
     """
+
+    most: ClassVar[int] = MAX_CONNECTIONS
+    per_address: ClassVar[int] = MAX_CONNECTIONS // 2
+    _open: ClassVar[Counter[str]] = Counter()
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -50,14 +89,30 @@ class BoundedHttp(HttpToolsProtocol):
         self._fields = 0
         self._dropped: int | None = None
         self._head_timer: asyncio.TimerHandle | None = None
+        self._in_body = False
+        self._address = ""
+        self.limit_concurrency = min(self.limit_concurrency or self.most, self.most)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the clock of the first head."""
+        """Start the clock of the first head, or refuse one connection too many."""
         super().connection_made(transport)
-        self._await_head()
+        # A unix socket, behind which is a proxy, has no address.
+        self._address = network(self.client[0]) if self.client else ""
+        self._open[self._address] += 1
+        beyond = self._open[self._address] - self.per_address if self._address else 0
+        if beyond > _TURNED_AWAY or len(self.connections) > self.most * 3 // 2:
+            self.transport.abort()
+        elif beyond > 0:
+            detail = f"more than {self.per_address} connections of your address are open"
+            self._refuse("rate_limited", detail, retry_after=5.0)
+        else:
+            self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clock."""
+        self._open[self._address] -= 1
+        if not self._open[self._address]:
+            del self._open[self._address]
         self._stop_waiting()
         super().connection_lost(exc)
 
@@ -69,9 +124,45 @@ class BoundedHttp(HttpToolsProtocol):
                 self.transport.close()
             return
         self._without_progress += len(data)
-        super().data_received(data)
-        if self._without_progress > MAX_HEAD and self._dropped is None:
+        self._unset_keepalive_if_required()
+        while data:
+            data = self._parse(data)
+        if self._dropped is not None or self.transport.is_closing():
+            return
+        if self._without_progress > MAX_HEAD:
             self._refuse("headers_too_large", f"the head of a request exceeds {MAX_HEAD} bytes")
+        elif self._head_timer is None and not self._is_answering():
+            self._await_head()  # blank lines, or the rest of a body that has its answer
+
+    def _parse(self, data: bytes) -> bytes:
+        """Read what has arrived; returns what has to be read again."""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+        except httptools.HttpParserUpgrade as upgrade:
+            if self.parser.get_method() != b"CONNECT":
+                return self._without_upgrade() + data[upgrade.args[0] :]
+            self.send_400_response("Invalid HTTP request received.")
+        return b""
+
+    def _without_upgrade(self) -> bytes:
+        """The head that asked for another protocol, without that wish, for a new parser: the old
+        one takes what follows for the other protocol."""
+        version = self.parser.get_http_version().encode()
+        lines = [self.parser.get_method() + b" " + self.url + b" HTTP/" + version]
+        for name, value in self.headers:
+            if name == b"connection":
+                kept = [part for part in value.split(b",") if part.strip().lower() != b"upgrade"]
+                lines.append(name + b": " + b",".join(kept))
+            elif name != b"upgrade":
+                lines.append(name + b": " + value)
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+        return b"\r\n".join([*lines, b"", b""])
+
+    def _should_upgrade(self) -> bool:
+        return False
 
     def on_message_begin(self) -> None:
         """A request begins. Thousands may have arrived at once, and each takes kilobytes."""
@@ -90,7 +181,10 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """A request is there."""
+        if self.parser.should_upgrade():
+            return  # it is read again
         self._without_progress = 0
+        self._in_body = True
         self._stop_waiting()
         super().on_headers_complete()
 
@@ -105,7 +199,10 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """A body is there."""
+        if self.parser.should_upgrade():
+            return
         self._without_progress = 0
+        self._in_body = False
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -129,6 +226,8 @@ class BoundedHttp(HttpToolsProtocol):
     def _head_is_late(self) -> None:
         if self._is_answering():
             self._await_head()  # it is we who do not read on
+        elif self._in_body:
+            self.transport.close()  # its request has an answer already
         elif not self.transport.is_closing():
             detail = f"the head of a request did not arrive in {HEAD_SECONDS:g} seconds"
             self._refuse("request_timeout", detail)
@@ -136,7 +235,7 @@ class BoundedHttp(HttpToolsProtocol):
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _refuse(self, code: str, detail: str) -> None:
+    def _refuse(self, code: str, detail: str, retry_after: float | None = None) -> None:
         """Answer a request that never reached the application, and end the connection.
 
         An answer that is on its way must not be mixed with this one: then the connection just ends.
@@ -146,7 +245,8 @@ class BoundedHttp(HttpToolsProtocol):
         if self._is_answering() or self.transport.is_closing():
             self.transport.close()
             return
-        answer = problem({}, code, detail, headers={"Connection": "close"})
+        close = {"Connection": "close"}
+        answer = problem({}, code, detail, headers=close, retry_after=retry_after)
         self.transport.write(_raw(answer))
         self._dropped = 0
         if self.transport.can_write_eof():

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.gateway.access import PUBLIC, ROLE_MEMBER, RateLimiter, role_of
+from service.gateway.access import PUBLIC, ROLE_MEMBER, RateLimiter, network, role_of
 from service.gateway.app import create_app
 from service.settings import ROLES, Settings
 
@@ -299,3 +299,19 @@ async def test_the_callers_texts_are_not_returned(client: httpx.AsyncClient, wor
     assert text not in answer.text
     assert text not in (await client.get(answer.headers["location"])).text
     assert text.encode() in worker.claim().request
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("", ""),
+        ("not:an:address", "not:an:address"),
+    ],
+)
+def test_a_network_of_ipv6_is_one_caller(address: str, expected: str) -> None:
+    assert network(address) == expected

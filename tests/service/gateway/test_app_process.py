@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -145,3 +146,31 @@ def test_the_gateway_starts_without_the_heavy_parts_of_scipy() -> None:
     )
     heavy = {"scipy.stats", "scipy.optimize", "scipy.signal", "PIL", "torch", "transformers"}
     assert heavy.isdisjoint(answer.stdout.split())
+
+
+def test_a_planned_stop_leaves_no_traceback(start_process: Any) -> None:
+    """Every open wait and every event stream had one."""
+    with start_process() as process, ThreadPoolExecutor(6) as pool:
+        body = {"model": "preset:gpt2", "weights": "random"}
+        job = httpx.post(f"{process.base}/v1/profiles", json=body).json()["id"]
+        address = f"{process.base}/v1/jobs/{job}"
+        waits = [
+            pool.submit(httpx.get, address, headers={"Prefer": "wait=60"}, timeout=30)
+            for _ in range(3)
+        ]
+        streams = [pool.submit(httpx.get, f"{address}/events", timeout=30) for _ in range(3)]
+        while sum(not one.running() for one in [*waits, *streams]):
+            time.sleep(0.05)
+        time.sleep(0.5)
+        process.child.send_signal(signal.SIGTERM)
+        for wait in waits:
+            assert wait.result().status_code == 503
+            assert wait.result().json()["code"] == "not_ready"
+        for stream in streams:
+            assert stream.result().status_code == 200
+            assert "event: queued" in stream.result().text
+        process.child.wait(20)
+        log = process.log.read_text()
+        assert "Traceback" not in log
+        assert "Exception in ASGI" not in log
+        assert "without completing" not in log

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import resource
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
@@ -22,7 +25,7 @@ CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
     """Answers with the length of the body and the number of header fields."""
     assert scope["type"] == "http"
-    size, more = 0, True
+    size, more = 0, scope["path"] != "/at-once"
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -178,3 +181,130 @@ async def test_a_body_may_take_longer_than_a_head(
     async with asyncio.timeout(5):
         assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
     writer.close()
+
+
+@pytest.mark.parametrize(
+    ("request_", "drip"),
+    [
+        (GET + b"Content-Length: 1000\r\n\r\n", b"a"),
+        (GET + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\na\r\n"),
+        (GET + b"\r\n", b"\r\n"),
+        (GET + b"Connection: upgrade\r\nUpgrade: h2c\r\n\r\n", b"\r\n"),
+    ],
+    ids=["rest of a body", "chunks", "blank lines", "another protocol"],
+)
+async def test_what_drips_in_after_an_answer_does_not_hold_the_connection(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, request_: bytes, drip: bytes
+) -> None:
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.3)
+    reader, writer = await connect()
+    writer.write(request_.replace(b"/ ", b"/at-once ", 1))
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+    dropped = asyncio.create_task(reader.read())
+    async with asyncio.timeout(10):
+        while not dropped.done():
+            writer.write(drip)
+            await asyncio.sleep(0.02)
+    writer.close()
+
+
+async def test_the_rest_of_an_answered_body_may_come(connect: Connect) -> None:
+    reader, writer = await connect()
+    writer.write(b"POST /at-once HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    await reader.readexactly(3)
+    writer.write(b"a" * 200_000 + GET + b"\r\n")
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+    writer.close()
+
+
+@pytest.mark.parametrize("wish", [b"h2c", b"websocket", b"TLS/1.0, x"])
+async def test_a_wish_for_another_protocol_is_ignored(connect: Connect, wish: bytes) -> None:
+    """Java's client has one in every first request, with a body like any other."""
+    reader, writer = await connect()
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nHTTP2-Settings: AAMAAABk\r\nUpgrade: " + wish
+    head += b"\r\nConnection: Upgrade, HTTP2-Settings\r\nContent-Length: 5\r\n\r\n"
+    writer.write((head + b"hello") * 2 + head[:40])
+    await asyncio.sleep(0.05)
+    writer.write(head[40:] + b"hel")
+    await asyncio.sleep(0.05)
+    writer.write(b"lo" + GET + b"\r\n")
+    for expected in (b"5 4", b"5 4", b"5 4", b"0 1"):
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        assert await reader.readexactly(3) == expected
+    writer.close()
+
+
+async def test_a_tunnel_is_refused(connect: Connect) -> None:
+    reader, writer = await connect()
+    writer.write(b"CONNECT x:443 HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+    writer.close()
+
+
+async def test_one_address_has_so_many_connections(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BoundedHttp, "per_address", 3)
+    held = [await connect() for _ in range(3)]
+    reader, writer = await connect()
+    async with asyncio.timeout(5):
+        answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 429 ")
+    assert b"retry-after: 5" in answer.lower()
+    assert b"more than 3 connections of your address are open" in answer
+    held[0][1].close()
+    await asyncio.sleep(0.1)
+    writer.close()
+    await asyncio.sleep(0.1)
+    held[1][1].write(GET + b"\r\n")
+    assert (await held[1][0].readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+    reader, writer = await connect()
+    writer.write(GET + b"\r\n")
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+    for _, one in [*held, (reader, writer)]:
+        one.close()
+    await asyncio.sleep(0.1)
+    assert not BoundedHttp._open  # nothing is kept of addresses that have gone
+
+
+async def test_connections_far_beyond_the_bound_end_without_a_word(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BoundedHttp, "most", 4)
+    held = [await connect() for _ in range(6)]
+    held.append(await connect())
+    async with asyncio.timeout(5):
+        with contextlib.suppress(ConnectionError):
+            assert await held[-1][0].read() == b""
+    for _, writer in held:
+        writer.close()
+
+
+_ROOM = """
+import resource
+from service.gateway import server
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, min(hard, {hard})))
+server.bound_connections({asked})
+found = server.BoundedHttp
+print(found.most, found.per_address, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "asked", "expected"),
+    [
+        (1_024, 1_024, 0, (448, 224, 1_024)),
+        (256, 2_048, 0, (960, 480, 2_048)),
+        (256, 2_048, 7, (960, 7, 2_048)),
+        (100, 100, 0, (2, 1, 100)),
+    ],
+)
+def test_there_are_no_more_connections_than_files(
+    soft: int, hard: int, asked: int, expected: tuple[int, ...]
+) -> None:
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= hard
+    script = _ROOM.format(soft=soft, hard=hard, asked=asked)
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout
+    assert tuple(map(int, told.split())) == expected
