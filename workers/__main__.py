@@ -24,7 +24,7 @@ from service import logs, parent
 from service.endpoints.table import Endpoint, Endpoints
 from service.settings import Settings, first_fault
 from service.store.claims import ClaimStore
-from service.store.connection import connect, is_forbidden, is_outage, refusal
+from service.store.connection import connect, is_lasting, is_outage, refusal
 from service.store.fitness import durability_problem, policy_problem, refused, version_problem
 from service.store.keys import QueueName
 from service.store.kinds import needs
@@ -111,11 +111,11 @@ def _unfit(client: redis.Redis, settings: Settings) -> str | None:
             info, tried = client.info(), refused(client)
             break
         except (redis.RedisError, OSError) as error:
-            if is_forbidden(error):
+            if is_lasting(error):
                 return refusal(error)
             if not is_outage(error):
-                raise
-            log.warning("waiting for the store", extra={"why": str(error)[:200]})
+                return f"the store cannot be used: {error}"[:300]
+            log.warning("waiting for the store", extra={"why": f"{refusal(error)}: {error}"[:200]})
             time.sleep(_RETRY_SECONDS)
     policy = policy_problem(info)
     wrong = version_problem(info) or (tried.why if tried and tried.lasting else None)

@@ -31,7 +31,7 @@ from lacuna.contract.models import WorkerModels
 from lacuna.contract.profile_requests import ProfileRequest
 from service import logs
 from service.store.claims import Claim, ClaimStore, Outcome
-from service.store.connection import is_forbidden, is_outage, refusal
+from service.store.connection import is_lasting, is_outage, refusal
 from service.store.upkeep import FORGET_SECONDS, Steadiness
 from workers.faults import Fatal, classify, clean_up
 from workers.lease import (
@@ -151,7 +151,7 @@ class Worker:
             if not is_outage(error):
                 raise
             self._note_outage()
-            why = refusal(error) if is_forbidden(error) else str(error)[:200]
+            why = refusal(error) if is_lasting(error) else str(error)[:200]
             log.warning("the store is away", extra={"why": why})
             self._shutdown.sleep(1.0)
             return None

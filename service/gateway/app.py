@@ -15,9 +15,11 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+import redis
 from fastapi import Depends, FastAPI
 from pydantic import ValidationError
 from starlette.middleware import Middleware
+from starlette.types import Message, Receive, Scope, Send
 
 from lacuna.contract.errors import StoreUnavailable
 from service import logs, parent
@@ -50,7 +52,7 @@ from service.settings import Settings, first_fault
 from service.store.connection import (
     cancel_tasks,
     connect_async,
-    is_forbidden,
+    is_lasting,
     outages_translated,
 )
 from service.store.fitness import (
@@ -64,6 +66,7 @@ from service.store.queue import JobStore
 
 log = logging.getLogger("lacuna.api")
 _READING_THREADS = 2
+_REFUSED = f"{StoreUnavailable.__name__}: "
 _WRONG_SETTING = 2
 """Exit status, as the command line's."""
 _SWITCH_SECONDS = 0.0005
@@ -88,6 +91,17 @@ class Gateway(FastAPI):
         if self.openapi_schema is None:
             self.openapi_schema = openapi.document(self)
         return self.openapi_schema
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As FastAPI's. A start that we refuse has said why: no traceback need follow."""
+
+        async def told(message: Message) -> None:
+            lines = str(message.get("message", "")).splitlines()
+            if message["type"] == "lifespan.startup.failed" and _REFUSED in "".join(lines[-1:]):
+                message = {"type": message["type"]}
+            await send(message)
+
+        await super().__call__(scope, receive, told if scope["type"] == "lifespan" else send)
 
 
 def factory() -> Gateway:
@@ -282,19 +296,23 @@ async def _check_store(services: Services) -> None:
     """Refuse a server that cannot be relied on, or warn. Workers check one that is away now.
 
     Raises:
-        StoreUnavailable: the server is too old, does not let our user do what jobs need, or drops
-            our keys and the settings say "refuse".
+        StoreUnavailable: the server is too old, cannot be used or does not let our user do what
+            jobs need, or drops our keys and the settings say "refuse".
     """
     try:
         with outages_translated():
             info = await services.client.info()
             refused = await refused_async(services.client)
     except StoreUnavailable as error:
-        if error.__cause__ is not None and is_forbidden(error.__cause__):
+        if error.__cause__ is not None and is_lasting(error.__cause__):
             log.critical(error.detail)
             raise
         log.warning("the store is away", extra={"why": error.detail})
         return
+    except redis.RedisError as error:
+        detail = f"the store cannot be used: {error}"[:300]
+        log.critical(detail)
+        raise StoreUnavailable(detail) from error
     wrong = version_problem(info) or (refused.why if refused and refused.lasting else None)
     policy = policy_problem(info)
     if policy and services.settings.eviction_policy_check == "refuse":

@@ -41,6 +41,32 @@ _OUTAGE_WORDS = ("MISCONF", "NOREPLICAS", "BUSY ", "UNBLOCKED")
 # The rights of our user. Somebody may have taken them away for a while, and what we know is no less
 # true: so this is an outage as well, with a sentence of its own.
 _FORBIDDEN_WORDS = "ACL failure"
+# What is there is not what we need: another node of a cluster, another database, another server.
+_ELSEWHERE = redis.exceptions.AskError  # MOVED as well
+_MISPLACED_WORDS = {
+    "DB index": "the store has no database with the number in the address",
+    "SELECT is not allowed": "the store is a cluster, which has no numbered databases",
+    "unknown command": "the store is no Redis with scripts: it lacks a command that we need",
+    "Unknown Redis command": "the store is no Redis with scripts: it lacks a command that we need",
+}
+
+_WORDS = {
+    **_MISPLACED_WORDS,
+    "NOREPLICAS": "the store refuses writes: too few of its replicas are connected",
+    "max number of clients": "the store has no more room for connections: raise its maxclients",
+}
+_MEANINGS: dict[type[Exception], str] = {
+    redis.exceptions.OutOfMemoryError: (
+        "the store is out of memory and refuses writes: raise its maxmemory"
+    ),
+    redis.exceptions.ReadOnlyError: (
+        "the store is a replica and refuses writes: the address must lead to the primary"
+    ),
+    _ELSEWHERE: "the store is a node of a cluster that lacks our keys: use the one that has them",
+    redis.exceptions.InvalidResponse: "what answers at the store's address is no Redis",
+    redis.exceptions.AuthenticationError: "the store refuses our user or password",
+    redis.exceptions.BusyLoadingError: "the store is loading its data",
+}
 
 # After a planned failover the old primary lives on as a replica and keeps our connections. Only a
 # new connection, by name, reaches the new primary; a retry opens one.
@@ -86,13 +112,21 @@ def is_outage(error: BaseException) -> bool:
         return True
     if isinstance(error, _OUTAGE_CLASSES):
         return True
-    if is_forbidden(error):
+    if is_lasting(error):
         return True
     return isinstance(error, redis.ResponseError) and str(error).startswith(_OUTAGE_WORDS)
 
 
-def is_forbidden(error: BaseException) -> bool:
-    """Whether the server refuses because of the rights of our user; in scripts it has no class."""
+def is_lasting(error: BaseException) -> bool:
+    """Whether it stays so until somebody changes the server, our rights there, or the address."""
+    if _is_forbidden(error) or isinstance(error, _ELSEWHERE | redis.exceptions.InvalidResponse):
+        return True
+    # While it connects, redis-py makes another class of what the server says.
+    return isinstance(error, redis.RedisError) and str(error).startswith(tuple(_MISPLACED_WORDS))
+
+
+def _is_forbidden(error: BaseException) -> bool:
+    """Whether our user lacks a right; in scripts this has no class."""
     if isinstance(error, redis.exceptions.NoPermissionError):
         return True
     return isinstance(error, redis.ResponseError) and str(error).startswith(_FORBIDDEN_WORDS)
@@ -101,18 +135,14 @@ def is_forbidden(error: BaseException) -> bool:
 def refusal(error: BaseException) -> str:
     """Why the server does not do what we ask, in one sentence that says what to change."""
     said = str(error)
-    if is_forbidden(error):
+    if _is_forbidden(error):
         return _forbidden(said)
-    if isinstance(error, redis.exceptions.OutOfMemoryError):
-        return "the store is out of memory and refuses writes: raise its maxmemory"
-    if isinstance(error, redis.exceptions.ReadOnlyError):
-        return "the store is a replica and refuses writes: the address must lead to the primary"
     if said.startswith("MISCONF"):
         reason = said.removeprefix("MISCONF ").partition(". ")[0]
         return f"the store cannot write to its disk and refuses writes ({reason:.200})"
-    if said.startswith("NOREPLICAS"):
-        return "the store refuses writes: too few of its replicas are connected"
-    return "the store does not answer"
+    by_class = (meaning for kind, meaning in _MEANINGS.items() if isinstance(error, kind))
+    by_words = (meaning for words, meaning in _WORDS.items() if said.startswith(words))
+    return next(by_class, None) or next(by_words, "the store does not answer")
 
 
 def _forbidden(said: str) -> str:
@@ -132,8 +162,8 @@ def outages_translated() -> Iterator[None]:
     """Turn an outage into `StoreUnavailable`; other errors are our own mistakes and pass through.
 
     Raises:
-        StoreUnavailable: Redis is away, loading, read-only, out of memory or disk, or does not
-            let our user do it.
+        StoreUnavailable: Redis is away, loading, read-only, out of memory or disk, does not let
+            our user do it, or is no server that we can use.
     """
     try:
         yield

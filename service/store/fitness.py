@@ -15,7 +15,7 @@ import redis
 import redis.asyncio
 
 from service.store import keys
-from service.store.connection import is_forbidden, is_outage, refusal
+from service.store.connection import is_lasting, is_outage, refusal
 
 NEARLY_FULL: Final = 0.9
 """Share of the server's memory above which no new job is accepted."""
@@ -119,4 +119,4 @@ async def refused_async(client: redis.asyncio.Redis) -> Refusal | None:
 def _refusal(error: redis.ResponseError) -> Refusal:
     if not is_outage(error):
         raise error
-    return Refusal(refusal(error), lasting=is_forbidden(error))
+    return Refusal(refusal(error), lasting=is_lasting(error))

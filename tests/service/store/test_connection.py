@@ -34,6 +34,9 @@ from service.store.connection import (
         redis.exceptions.NoPermissionError("No permissions to access a channel"),
         redis.ResponseError("ACL failure in script: No permissions to access a key script: on x"),
         FileNotFoundError(2, "no socket"),
+        redis.exceptions.MovedError("546 127.0.0.1:7001"),
+        redis.exceptions.InvalidResponse("Protocol error, got H as reply type byte"),
+        redis.ResponseError("DB index is out of range"),
     ],
 )
 def test_an_outage_becomes_store_unavailable(error: Exception) -> None:
