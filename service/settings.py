@@ -14,9 +14,17 @@ from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from lacuna.contract.validation import NOT_A_NUMBER, is_number
 from service.endpoints.table import Endpoints, SettingsInvalid
 
 _LONGEST = 1e9
@@ -178,6 +186,16 @@ class Settings(BaseSettings):
             return tuple(part for item in value.split(",") if (part := item.strip()))
         return value
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _plain_numbers(cls, value: object, field: ValidationInfo) -> object:
+        """Numbers of the environment as everybody reads them: Python also takes 1_0."""
+        kind = cls.model_fields[str(field.field_name)].annotation
+        numeric = not {int, float}.isdisjoint((kind, *get_args(kind)))
+        if isinstance(value, str) and numeric and not is_number(value.strip()):
+            raise ValueError(NOT_A_NUMBER)
+        return value
+
     @field_validator("data_dir", "model_dir", "corpus_dir")
     @classmethod
     def _whole_path(cls, path: Path | None) -> Path | None:
@@ -328,7 +346,7 @@ def _is_store(url: str) -> bool:
     return (
         parts.scheme in {"redis", "rediss"}
         and bool(parts.hostname)
-        and (not database or database.isdecimal())
+        and (not database or (database.isascii() and database.isdecimal()))
         and not parts.fragment
     )
 

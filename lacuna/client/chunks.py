@@ -7,6 +7,7 @@ are read strictly: what would silently become another value is an error.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -118,12 +119,10 @@ def parse_number(text: str, name: str) -> float:
         InvalidRequest: begins with `name`.
     """
     try:
-        value = float(text) if text.isascii() and "_" not in text else math.nan
+        return validation.number_of(text)
     except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise InvalidRequest(f"{name}: {text.strip()!r:.80} is not a finite number")
-    return value
+        detail = f"{name}: {text.strip()!r:.80} is not a finite number"
+        raise InvalidRequest(detail) from None
 
 
 class _Row(NamedTuple):
@@ -248,8 +247,8 @@ def _by_column(row: _Row, header: list[str]) -> dict[str, Any]:
         chunk["relevance"] = row.relevance(given["relevance"])
     if "position" in given:
         chunk["position"] = parse_number(given["position"], f"{row.where}: position")
-    if given.get("pinned", "").isdecimal():
-        chunk["pinned"] = int(given["pinned"])
+    with contextlib.suppress(ValueError):
+        chunk["pinned"] = validation.whole_of(given.get("pinned", ""))
     return chunk
 
 

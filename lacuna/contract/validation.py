@@ -11,6 +11,7 @@ of a regular expression, and with the name that a misspelt one probably stands f
 
 from __future__ import annotations
 
+import math
 import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter
@@ -31,6 +32,8 @@ MAX_STRINGS = 120_000
 """Keys are strings as well."""
 SMALL_BYTES = 65_536
 """A body up to this size is parsed within a few milliseconds, whatever it holds."""
+_NUMBER = re.compile(r"[-+]?(?:\d{1,400}(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,9})?", re.ASCII)
+NOT_A_NUMBER = "must be a number, written in the digits 0 to 9"
 _NUMBERS = re.compile(rb"\[[-+0-9.eE,\s]*\]")
 
 _MAX_NAME = 64
@@ -73,6 +76,36 @@ _SYNONYMS = {
     "weight": ("weights", "relevance"),
 }
 """What other libraries and the command line call a field. The first one that exists is meant."""
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a decimal number in ASCII digits.
+
+    Python also reads 1_0, full-width digits, nan and infinity, and what others read there differs.
+    """
+    return _NUMBER.fullmatch(text) is not None
+
+
+def whole_of(text: str) -> int:
+    """The whole number that a text is, with blanks around it or not.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not is_number(text.strip()):
+        raise ValueError("not a whole number")
+    return int(text)
+
+
+def number_of(text: str) -> float:
+    """The finite number that a text is, with blanks around it or not.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not is_number(text.strip()) or math.isinf(value := float(text)):
+        raise ValueError("not a finite number")
+    return value
 
 
 def text_of(raw: bytes) -> str:

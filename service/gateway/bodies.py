@@ -16,7 +16,7 @@ from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from email.message import Message
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, get_args
 
 from fastapi import Request
 from fastapi.dependencies.models import Dependant
@@ -178,20 +178,23 @@ def _is_json(content_type: str | None) -> bool:
 
 
 async def known_parameters(request: Request) -> None:
-    """A dependency of every route of the API: each query parameter is known and given once.
+    """A dependency of every route of the API: each query parameter is known and given once, and a
+    number is written as everybody reads it (Python also takes 1_0).
 
     Raises:
         RequestValidationError: lists those that are not.
     """
     if not request.scope["query_string"]:
         return
-    names = tuple(_names(request.scope["route"].dependant))
+    known = dict(_parameters(request.scope["route"].dependant))
     faults = []
     for name, times in Counter(name for name, _ in request.query_params.multi_items()).items():
-        if name not in names:
-            message = validation.unknown_parameter(name, names)
+        if name not in known:
+            message = validation.unknown_parameter(name, tuple(known))
         elif times > 1:
             message = f"is given {times} times; give it once"
+        elif known[name] and not validation.is_number(request.query_params[name]):
+            message = validation.NOT_A_NUMBER
         else:
             continue
         faults.append({"type": "query", "loc": ("query", name), "msg": message})
@@ -199,7 +202,10 @@ async def known_parameters(request: Request) -> None:
         raise RequestValidationError(faults)
 
 
-def _names(dependant: Dependant) -> Iterator[str]:
-    yield from (field.alias for field in dependant.query_params)
+def _parameters(dependant: Dependant) -> Iterator[tuple[str, bool]]:
+    """Names of query parameters, and whether each is a number."""
+    for field in dependant.query_params:
+        kind = field.field_info.annotation
+        yield field.alias, not {int, float}.isdisjoint((kind, *get_args(kind)))
     for inner in dependant.dependencies:
-        yield from _names(inner)
+        yield from _parameters(inner)

@@ -30,6 +30,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from lacuna import views
 from lacuna.contract.errors import InvalidRequest
+from lacuna.contract.validation import is_number
 from lacuna.pictures import profile_png, profile_svg, recall_png, recall_svg
 
 FORMATS: dict[str, str] = {
@@ -126,10 +127,8 @@ def _weights(field: bytes) -> dict[str, float]:
 def _quality(parameters: str) -> float:
     for parameter in map(str.strip, parameters.split(";")):
         if parameter.startswith("q="):
-            try:
-                return min(max(float(parameter[2:]), 0.0), 1.0)
-            except ValueError:
-                return 0.0
+            value = parameter[2:]
+            return min(max(float(value), 0.0), 1.0) if is_number(value) else 0.0
     return 1.0
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import inspect
 import io
 import os
 import sys
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, get_args, get_type_hints
 
 import pydantic
 import typer
@@ -20,6 +21,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from typer.core import TyperGroup
 
+from lacuna.contract.validation import is_number
 from lacuna.pictures.terminal import ASCII
 from service.settings import Settings, first_fault
 from service.terminal.reports import clean
@@ -133,6 +135,30 @@ class Group(TyperGroup):
             message = _usage(error)
             status = _told(message, Status.USAGE) if message else Status.USAGE
         sys.exit(status if isinstance(status, int) else Status.DONE)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command, whose numbers are read as everybody reads them: Python also takes 1_0."""
+        command: Any = super().get_command(ctx, cmd_name)
+        if command is not None:
+            kinds = get_type_hints(inspect.unwrap(command.callback))
+            for parameter in command.params:
+                kind = kinds.get(parameter.name)
+                if not {int, float}.isdisjoint((kind, *get_args(kind))):
+                    _read_strictly(parameter)
+        return command
+
+
+def _read_strictly(parameter: Any) -> None:
+    """Let a parameter of a command refuse what is no plain number."""
+    read = parameter.process_value
+
+    def checked(context: Any, value: Any) -> Any:
+        if isinstance(value, str) and not is_number(value.strip()):
+            message = f"{value!r:.80} is not a valid number."
+            raise typer.BadParameter(message, context, parameter)
+        return read(context, value)
+
+    parameter.process_value = checked
 
 
 _NEAREST = "lacuna.nearest"

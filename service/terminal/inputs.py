@@ -114,6 +114,14 @@ def numbers(text: str | None, flag: str) -> list[float] | None:
         fail(error.detail, Status.USAGE)
 
 
+def count(text: str) -> int | str:
+    """A whole number where it is one; the check of the request refuses all else but `auto`."""
+    try:
+        return validation.whole_of(text)
+    except ValueError:
+        return text
+
+
 def names(text: str | None) -> list[str] | None:
     """Names from a list with commas between them; None without a list."""
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
 import typer
 
@@ -25,6 +25,7 @@ from service.terminal.inputs import (
     Built,
     Option,
     build_request,
+    count,
     numbers,
     parse_object,
     read_source,
@@ -121,7 +122,7 @@ def place_chunks(
         Option("--suffix-tokens", "suffix_tokens", suffix_tokens),
         Option("--separator-tokens", "separator_tokens", separator_tokens),
         Option("--max-tokens", "max_tokens", max_tokens),
-        Option("--max-chunks", "max_chunks", _count(max_chunks)),
+        Option("--max-chunks", "max_chunks", None if max_chunks is None else count(max_chunks)),
         Option("--scale", "relevance_scale", scale),
         Option("--calibration", "calibration", parse_object(calibration) or None),
         Option("--strategy", "strategy", strategy),
@@ -151,11 +152,6 @@ def _architecture(
         Option("--positions", "architecture.positional_encoding", positions),
         Option("--window", "architecture.window", window),
     ]
-
-
-def _count(text: str | None) -> Any:
-    """A number where it is one; the check of the request refuses everything else but `auto`."""
-    return int(text) if text is not None and text.isascii() and text.isdecimal() else text
 
 
 def _parsed(source: str) -> ParsedChunks:

@@ -39,6 +39,7 @@ from service.terminal.inputs import (
     Built,
     Option,
     build_request,
+    count,
     may_overwrite,
     names,
     parse_object,
@@ -59,7 +60,7 @@ Length = Annotated[int | None, typer.Option(help=f"Tokens per document (else {_L
 Count = Annotated[
     object,
     typer.Option(
-        parser=lambda text: int(text) if text.strip().isdecimal() else text,
+        parser=count,
         metavar="INTEGER|auto",
         help="Number of documents; auto, the default, reads until the curve is known.",
     ),
@@ -107,7 +108,7 @@ Probes = Annotated[
 Groups = Annotated[
     object,
     typer.Option(
-        parser=lambda text: int(text) if text.strip().isdecimal() else text,
+        parser=count,
         metavar="INTEGER|auto",
         help="Groups of facts to recall; implies --recall.",
     ),

@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from service.local import store
 from service.settings import Settings
@@ -193,3 +193,23 @@ def test_times_that_no_store_can_count_are_refused(
     monkeypatch.setenv(f"LACUNA_{name.upper()}", value)
     with pytest.raises(ValidationError, match=name):
         Settings()
+
+
+@pytest.mark.parametrize("text", ["1_0", "\uff11\uff10", "0x10", "nan", "inf", "10 000"])
+@pytest.mark.parametrize("name", ["PORT", "JOB_TTL", "MAX_COST", "EXIT_REASON_FD"])
+def test_numbers_are_written_as_everybody_reads_them(
+    monkeypatch: pytest.MonkeyPatch, name: str, text: str
+) -> None:
+    monkeypatch.setenv(f"LACUNA_{name}", text)
+    with pytest.raises(ValidationError, match="must be a number, written in the digits 0 to 9"):
+        Settings()
+
+
+def test_a_number_may_have_blanks_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LACUNA_PORT", " 8081\n")
+    assert Settings().port == 8081
+
+
+def test_the_number_of_a_database_has_ascii_digits() -> None:
+    with pytest.raises(ValidationError, match="this is not redis://"):
+        Settings(redis_url=SecretStr("redis://x/\uff11"))

@@ -8,6 +8,7 @@ stopped by Ctrl-C. Errors are one line.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import time
@@ -20,6 +21,7 @@ from lacuna.contract.errors import LacunaError
 from lacuna.contract.profile_requests import ProfileRequest
 from lacuna.contract.profiles import Profile
 from lacuna.contract.recall import RecallCurve
+from lacuna.contract.validation import number_of, whole_of
 from service.endpoints.costs import estimate
 from service.endpoints.table import Endpoint, Endpoints, SettingsInvalid
 from workers.endpoints.ledger import FileLedger
@@ -170,9 +172,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _between(least: int, most: int) -> Callable[[str], int]:
     def number(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+        value = least - 1
+        with contextlib.suppress(ValueError):
+            value = whole_of(text)
+        if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}")
-        return int(text)
+        return value
 
     return number
 
@@ -183,7 +188,7 @@ def _groups(text: str) -> int | str:
 
 def _price(text: str) -> float:
     try:
-        value = float(text)
+        value = number_of(text)
     except ValueError:
         value = -1.0
     if not 0 < value <= 1e9:

@@ -22,7 +22,7 @@ from lacuna.contract.calibrations import RelevanceScale
 from lacuna.contract.errors import LacunaError
 from lacuna.contract.experiment_requests import ExperimentRequest, OrderName
 from lacuna.contract.experiments import ROW_COLUMNS, ExperimentOrder, ExperimentResult
-from lacuna.contract.validation import error_message
+from lacuna.contract.validation import error_message, number_of, whole_of
 from lacuna.experiments.check import check
 from lacuna.placement.curve import PlacementCurve
 from lacuna.placement.profile_curve import of_profile
@@ -224,12 +224,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--scale", choices=get_args(RelevanceScale), help="what scores are")
     parser.add_argument("--template", type=Path, help="JSON with its fields, or a Jinja template")
     parser.add_argument("--profile", type=Path, help="a saved profile, for advised and optimal")
-    parser.add_argument("--smallest-effect", type=float, help="that matters to you; default .05")
-    parser.add_argument("--max-answer-tokens", type=int, help="of a written reply; default 32")
-    parser.add_argument("--seed", type=int, help="of random orders")
-    parser.add_argument("--max-calls", type=int, help="of all starts together")
-    parser.add_argument("--max-tokens", type=int, help="in and out together")
-    parser.add_argument("--max-cost", type=float, help="in the currency of the settings' prices")
+    parser.add_argument("--smallest-effect", type=number_of, help="that matters; default .05")
+    parser.add_argument("--max-answer-tokens", type=whole_of, help="of a written reply; default 32")
+    parser.add_argument("--seed", type=whole_of, help="of random orders")
+    parser.add_argument("--max-calls", type=whole_of, help="of all starts together")
+    parser.add_argument("--max-tokens", type=whole_of, help="in and out together")
+    parser.add_argument("--max-cost", type=number_of, help="in the settings' currency")
     parser.add_argument("--ledger", type=Path, help="keeps answers; default NAME.answers.jsonl")
     parser.add_argument("--csv", type=Path, help="write every reading to this file")
     parser.add_argument("--dry-run", action="store_true", help="print the cost, call nothing")

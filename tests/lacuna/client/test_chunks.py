@@ -95,3 +95,9 @@ def test_documents_and_positions_are_columns_too() -> None:
     ]
     with pytest.raises(InvalidRequest, match="line 2: position: 'x' is not a finite number"):
         parse_chunks("id,tokens,relevance,document,position\na,10,0.5,book,x\n")
+
+
+def test_a_place_is_written_as_everybody_reads_it() -> None:
+    text = "id,tokens,relevance,pinned\na,3,1,2\nb,3,1,２\nc,3,1,0_1\n"
+    pinned = [chunk["pinned"] for chunk in parse_chunks(text, "x").fields["chunks"]]
+    assert pinned == [2, "２", "0_1"]  # the check of the request refuses the texts

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lacuna.contract import validation
 from lacuna.contract.errors import InvalidRequest
 from lacuna.contract.validation import (
     MAX_ARRAYS,
@@ -92,3 +93,26 @@ def test_numbers_are_left_out() -> None:
     raw = json.dumps([PADDING, [[1, -2.5e-3], [3]]]).encode()
     assert len(without_numbers(raw)) < len(raw)
     assert json.loads(without_numbers(raw))[1] == [[], []]
+
+
+@pytest.mark.parametrize("text", ["1_0", "１０", "٣", "0x10", "1e", "nan", "inf", "--1", "1 0", ""])
+def test_only_what_everybody_reads_alike_is_a_number(text: str) -> None:
+    assert not validation.is_number(text)
+    for read in (validation.number_of, validation.whole_of):
+        with pytest.raises(ValueError, match="number"):
+            read(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("10", 10), ("+10", 10), ("-0.5", -0.5), (".5", 0.5), ("5.", 5), ("1e3", 1000), (" 7\n", 7)],
+)
+def test_numbers_are_read(text: str, value: float) -> None:
+    assert validation.number_of(text) == value
+    assert validation.is_number(text.strip())
+
+
+def test_a_number_too_large_for_a_float_is_none() -> None:
+    for text in ("1e400", "9" * 400):
+        with pytest.raises(ValueError, match="finite"):
+            validation.number_of(text)

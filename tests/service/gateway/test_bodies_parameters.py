@@ -63,3 +63,25 @@ async def test_a_profile_in_memory_obeys_too(client: httpx.AsyncClient, stored: 
 
 async def test_the_page_may_be_given_what_its_script_reads(client: httpx.AsyncClient) -> None:
     assert (await client.get(f"/?profile={ID}")).status_code == 200
+
+
+NUMERIC = [
+    (method, path, parameter["name"])
+    for method, path in OPERATIONS
+    for parameter in DOCUMENT["paths"][path][method].get("parameters", ())
+    if parameter["in"] == "query"
+    and {"integer", "number"}
+    & {one.get("type") for one in [parameter["schema"], *parameter["schema"].get("anyOf", ())]}
+]
+
+
+@pytest.mark.parametrize(("method", "path", "name"), NUMERIC)
+async def test_numbers_are_written_as_everybody_reads_them(
+    client: httpx.AsyncClient, method: str, path: str, name: str
+) -> None:
+    assert len(NUMERIC) >= 5
+    address = path.replace("{profile_id}", ID).replace("{job_id}", ID)
+    others = {"a": ID, "b": ID} if "comparisons" in path else {}
+    for text in ("1_0", "\uff11\uff10", "0x10", " 10", "nan", "inf", "1e999", ""):
+        answer = await client.request(method, address, params={**others, name: text})
+        assert name in errors(answer), text

@@ -117,3 +117,33 @@ def test_wrong_options_of_serve_are_one_clear_line(options: list[str], words: st
     answer = lacuna("serve", *options, LACUNA_PORT="1")
     assert answer.returncode == 2
     assert words in one_line(answer.stderr)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["serve", "--port", "1_0"],
+        ["serve", "--workers", "\uff12"],
+        ["rollout", "--layers", "1_2"],
+        ["profiles", "--limit", "1_0"],
+        ["evaluate", "x", "--smallest-effect", "0.0_5"],
+        ["evaluate", "x", "--max-cost", "nan"],
+    ],
+)
+def test_numbers_are_written_as_everybody_reads_them(
+    capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        app(arguments)
+    assert ended.value.code == 2
+    assert f"{arguments[-1]!r} is not a valid number" in one_line(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("option", ["--documents", "--groups"])
+def test_counts_are_written_as_everybody_reads_them(
+    capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        app(["profile", "preset:gpt2", option, "\uff11\uff16", "--server", "http://127.0.0.1:9"])
+    assert ended.value.code == 2
+    assert option in one_line(capsys.readouterr().err)
