@@ -19,10 +19,9 @@ from coverage import Row, held, report
 from numpy.typing import NDArray
 
 from lacuna.evidence import flatness, sampling
-from lacuna.evidence.pairs import ALPHA, Comparison
-from lacuna.evidence.recall_pairs import compare_recall, falls
+from lacuna.evidence.pairs import ALPHA, Comparison, compare_recall, recall_falls
 from lacuna.theory.agreement import spearman
-from workers.recall.agreement import rank_agreement
+from workers.recall.wire import rank_agreement
 
 F64 = NDArray[np.float64]
 DEPTHS = 5
@@ -276,7 +275,7 @@ def _alerts(
             _compared(kind, groups, fall * (number == 0), generator, True, ALPHA / probes)
             for number in range(probes)
         ]
-        alerts += any(falls(one) for one in found)
+        alerts += any(recall_falls(one) for one in found)
     return alerts / times
 
 

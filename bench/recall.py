@@ -30,10 +30,10 @@ from workers.influence import influence
 from workers.models.loaded import LoadedModel
 from workers.models.loading import LoadOptions, load
 from workers.recall import probes
-from workers.recall.agreement import rank_agreement
 from workers.recall.measure import layouts, measure
 from workers.recall.result import densities
 from workers.recall.weights_reader import WeightsReader
+from workers.recall.wire import rank_agreement
 
 F64 = NDArray[np.float64]
 FACTS = 6

@@ -13,7 +13,7 @@ from lacuna.contract.endpoints import ServedModel
 from lacuna.contract.profiles import RequestEcho
 from lacuna.contract.recall import PROBES_BY_WORTH, Probe, RecallCurve
 from lacuna.evidence import pairs
-from lacuna.evidence.recall_pairs import compare_recall
+from lacuna.evidence.pairs import compare_recall
 
 
 class Recalled(Protocol):

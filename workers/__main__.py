@@ -142,7 +142,7 @@ def _finder(client: redis.Redis) -> Callable[[str], StoredProfile | None]:
 
 
 def _endpoint_handler(settings: Settings) -> Handler:
-    from workers.experiments.handler import ServedHandler
+    from workers.experiments.served import ServedHandler
 
     table = settings.endpoint_table
     if not len(table):

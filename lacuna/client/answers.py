@@ -110,7 +110,6 @@ class Profile(_Answer, profiles.Profile):
             ImportError: matplotlib is missing: `lacuna-client[figures]`.
         """
         from lacuna.pictures.profile import chosen, density_range
-        from lacuna.pictures.scene import STYLES
 
         ax = _axes(ax)
         try:
@@ -119,6 +118,25 @@ class Profile(_Answer, profiles.Profile):
             raise Refused.of_error(error) from error
         share = view.get("x") == "share"
         length = 1.0 if share else float(self.request.sequence_length)
+        self._plot_curves(ax, curves, length)
+        zone = self.dead_zone
+        if zone is not None and self.dead_zone_verdict != "undecided":
+            scale = length / self.request.sequence_length
+            ax.axvspan(zone.start * scale, zone.end * scale, color=_GREY, alpha=0.22, linewidth=0)
+        ax.axhline(1.0, color=_GREY, linestyle=":", linewidth=1)
+        ax.set_yscale(view.get("y", "log"))
+        if view.get("y", "log") == "log":
+            ax.set_ylim(*density_range(curves.values()))
+        ax.set_xlabel(f"position in the prompt ({'share of its length' if share else 'tokens'})")
+        ax.set_ylabel("density (1 = uniform)")
+        ax.set_title(f"{self.model.id}, {self.request.sequence_length} tokens")
+        ax.legend()
+        return ax
+
+    def _plot_curves(self, ax: Axes, curves: Mapping[str, Sequence[float]], length: float) -> None:
+        """Draw curves over a prompt of this length, with the band of the measured one."""
+        from lacuna.pictures.scene import STYLES
+
         measured = self.influence
         if "measured" in curves and measured.low is not None and measured.high is not None:
             (low, at), (high, _) = _density(measured.low, length), _density(measured.high, length)
@@ -134,19 +152,6 @@ class Profile(_Answer, profiles.Profile):
                 at, density, color=style.light, linewidth=style.width, label=_spaced(name),
                 linestyle=(0, style.dash) if style.dash else "-",
             )  # fmt: skip
-        zone = self.dead_zone
-        if zone is not None and self.dead_zone_verdict != "undecided":
-            scale = length / self.request.sequence_length
-            ax.axvspan(zone.start * scale, zone.end * scale, color=_GREY, alpha=0.22, linewidth=0)
-        ax.axhline(1.0, color=_GREY, linestyle=":", linewidth=1)
-        ax.set_yscale(view.get("y", "log"))
-        if view.get("y", "log") == "log":
-            ax.set_ylim(*density_range(curves.values()))
-        ax.set_xlabel(f"position in the prompt ({'share of its length' if share else 'tokens'})")
-        ax.set_ylabel("density (1 = uniform)")
-        ax.set_title(f"{self.model.id}, {self.request.sequence_length} tokens")
-        ax.legend()
-        return ax
 
     def to_pandas(self, bins: int | None = None) -> pd.DataFrame:
         """A row for each position, or for each of `bins` equal parts of the prompt.
@@ -158,9 +163,7 @@ class Profile(_Answer, profiles.Profile):
         """
         from lacuna import views
 
-        frame = _frame(views.rows(self, bins))
-        frame.attrs |= {"profile": self.id, "model": self.model.id}
-        return frame
+        return _frame(views.rows(self, bins), profile=self.id, model=self.model.id)
 
     def _repr_html_(self) -> str:
         from lacuna.pictures.profile import describe
@@ -216,9 +219,11 @@ class PlacementResponse(_Answer, placements.PlacementResponse):
         Raises:
             ImportError: pandas is missing: `lacuna-client[figures]`.
         """
-        frame = _frame([one.model_dump() for one in self.placements])
-        frame.attrs |= {"profile": self.profile_id, "decision": self.advice.decision}
-        return frame
+        return _frame(
+            [one.model_dump() for one in self.placements],
+            profile=self.profile_id,
+            decision=self.advice.decision,
+        )
 
     def _repr_html_(self) -> str:
         given = self.gain.given
@@ -266,9 +271,12 @@ class Comparison(_Answer, comparisons.Comparison):
         Raises:
             ImportError: pandas is missing: `lacuna-client[figures]`.
         """
-        frame = _frame([one.model_dump() for one in self.masses])
-        frame.attrs |= {"a": self.a.id, "b": self.b.id, "verdict": self.verdict}
-        return frame
+        return _frame(
+            [one.model_dump() for one in self.masses],
+            a=self.a.id,
+            b=self.b.id,
+            verdict=self.verdict,
+        )
 
     def _repr_html_(self) -> str:
         rows = [
@@ -324,9 +332,7 @@ class ExperimentResult(_Answer, experiments.ExperimentResult):
                 "difference_high": gain["high"],
             }  # fmt: skip
             rows.append(row)
-        frame = _frame(rows)
-        frame.attrs |= {"experiment": self.id, "decision": self.verdict.decision}
-        return frame
+        return _frame(rows, experiment=self.id, decision=self.verdict.decision)
 
     def _repr_html_(self) -> str:
         rows = [
@@ -368,8 +374,9 @@ def _axes(ax: Axes | None) -> Axes:
     return made
 
 
-def _frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+def _frame(rows: Iterable[Mapping[str, Any]], **attrs: object) -> pd.DataFrame:
     frame: pd.DataFrame = _needed("pandas", "to_pandas()").DataFrame(list(rows))
+    frame.attrs |= attrs
     return frame
 
 

@@ -10,12 +10,12 @@ import asyncio
 import math
 import queue
 import threading
+import time
 import warnings
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
-from lacuna.client.breaker import Breaker
 from lacuna.client.clients import AsyncClient
 from lacuna.client.errors import Refused, ServiceAway
 from lacuna.client.offline import OfflinePlacer, curve_of, parse_request, place_along
@@ -309,3 +309,55 @@ def estimate_tokens(text: str) -> int:
 def _has_budget(options: Mapping[str, Any]) -> bool:
     """Whether even a single text may be dropped."""
     return options.get("max_tokens") is not None or options.get("max_chunks") is not None
+
+
+class Breaker:
+    """A circuit breaker: after some failures in a row, stop asking for a while.
+
+    Threads may share it. A copy starts from zero.
+
+    Args:
+        failures: in a row after which it opens.
+        seconds: for which it stays open. Then one call may try; if that fails, it opens again.
+        clock: seconds that only go forward.
+    """
+
+    def __init__(
+        self,
+        failures: int = 3,
+        seconds: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limit, self._seconds, self._clock = failures, seconds, clock
+        self._lock = threading.Lock()
+        self._failures = 0
+        self._opened = -seconds
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return type(self)(self._limit, self._seconds, self._clock)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[int, float]]:
+        return type(self), (self._limit, self._seconds)
+
+    def may_try(self) -> bool:
+        """Whether to ask now. While open, one call at a time after each `seconds`."""
+        with self._lock:
+            if self._failures < self._limit:
+                return True
+            now = self._clock()
+            if now - self._opened < self._seconds:
+                return False
+            self._opened = now
+            return True
+
+    def succeeded(self) -> None:
+        """Close it."""
+        with self._lock:
+            self._failures = 0
+
+    def failed(self) -> None:
+        """Count one failure."""
+        with self._lock:
+            self._failures += 1
+            if self._failures >= self._limit:
+                self._opened = self._clock()

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from lacuna.contract.base import Wire, digest, pattern
 from lacuna.contract.endpoints import PREFIX, EndpointBudget
 from lacuna.contract.models import ModelId
-from lacuna.contract.recall import RecallRequest
+from lacuna.contract.recall import LEAST_GROUPS, MOST_GROUPS, Probe, QuestionPlace
 
 METHOD_VERSION = "4"
 """Changes whenever the same request gives other numbers. It is part of the id of every job and
@@ -24,6 +24,8 @@ LEAST_DOCUMENTS = 32
 MOST_DOCUMENTS = 64
 """Documents that `auto` reads at most, unless the request says otherwise."""
 MAX_TEXT_CHARACTERS = 2_000_000
+MAX_GROUPS = 512
+MAX_PASSAGES = 4_096
 _NAME_PATTERN = pattern(
     r"^[A-Za-z0-9][A-Za-z0-9_\-.]{0,99}$",
     "a corpus is the name of a folder: up to 100 letters, digits and . _ -",
@@ -53,6 +55,7 @@ _NOT_OF_ENDPOINTS = (
     "positional_encoding", "content_scale", "dtype",
 )  # fmt: skip
 _Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARACTERS)]
+_Short = Annotated[str, Field(min_length=1, max_length=500)]
 
 
 class Documents(Wire):
@@ -85,6 +88,84 @@ class Documents(Wire):
     def limit(self) -> int:
         """Most documents that are read."""
         return self.most if self.count == "auto" else self.count
+
+
+class RecallPassage(Wire):
+    """A question, its accepted answers, and the passage that holds one of them."""
+
+    question: str = Field(min_length=1, max_length=1_000)
+    answers: Annotated[list[_Short], Field(fail_fast=True, min_length=1, max_length=20)]
+    """The probability of the first one is read. No other passage of its prompt holds any of them.
+    At least one must stand in `text` or `title`, else the passage only serves as a distractor."""
+    text: str = Field(min_length=1, max_length=20_000)
+    title: str = Field(default="", max_length=500)
+    topic: str = Field(default="", max_length=100)
+    """A label, if you have one. Bands are wider where topics differ; without labels the question
+    word (who, when, ...) takes its place."""
+
+
+class RecallRequest(Wire):
+    """Ask how well the model recalls what stands at each depth of a prompt of `sequence_length`
+    tokens.
+
+    One group is as many competing facts as there are depths. Each stands at each depth once, in
+    filler of the group's own, and is asked for there; so depths are compared in pairs.
+    """
+
+    probes: list[Probe] = Field(default=["facts"], fail_fast=True, min_length=1, max_length=4)
+    """`facts`: sentences in prose. `pairs`: key-value records among others. `paraphrase`: facts
+    whose question shares no content word with them. `documents`: your own questions over your own
+    `passages`, with distractors."""
+    groups: Annotated[int, Field(ge=LEAST_GROUPS, le=MAX_GROUPS)] | Literal["auto"] = "auto"
+    """`auto` reads 24 groups, then 8 more at a time, until differences between depths are known to
+    .05 or 48 groups are read. The rank agreement with influence takes 32."""
+    depths: int = Field(default=5, ge=3, le=10)
+    """Depths of the curve, evenly spaced, and competing facts in each prompt."""
+    form: Literal["auto", "plain", "chat"] = "auto"
+    """How prompts are written. `auto`: by the chat template where the model has one. `chat`: the
+    same, and refused where it has none. `plain`: never."""
+    question: QuestionPlace = "last"
+    """Where the question stands: behind the context, before it, or both."""
+    scoring: Literal["probability", "text"] = "probability"
+    """`probability`: how probable the answer is. `text`: the model writes, and its text is right or
+    wrong. It is right when it begins with the answer; for `documents`, when it contains an accepted
+    one (Liu et al., 2024). Texts take more time, and more groups for the same band."""
+    passages: (
+        Annotated[list[RecallPassage], Field(fail_fast=True, max_length=MAX_PASSAGES)] | None
+    ) = None
+    """For the probe `documents`: `depths` times as many as groups, and more for distractors. They
+    are never stored and never returned."""
+
+    @model_validator(mode="after")
+    def _fields_fit_each_other(self) -> Self:
+        if len(set(self.probes)) != len(self.probes):
+            raise ValueError("`probes` names one twice")
+        if ("documents" in self.probes) != (self.passages is not None):
+            raise ValueError("`passages` go with the probe `documents`, and only with it")
+        least = LEAST_GROUPS if self.groups == "auto" else self.groups
+        if self.passages is not None and len(self.passages) < least * self.depths:
+            raise ValueError(
+                f"`passages`: {least} groups of {self.depths} questions take at least "
+                f"{least * self.depths} passages, not {len(self.passages)}"
+            )
+        return self
+
+    @property
+    def limit(self) -> int:
+        """Most groups that are read."""
+        return MOST_GROUPS if self.groups == "auto" else self.groups
+
+    @property
+    def passages_digest(self) -> str | None:
+        """Digest of the caller's passages; None without any."""
+        if self.passages is None:
+            return None
+        return digest([passage.model_dump(mode="json") for passage in self.passages])
+
+    def identity(self) -> dict[str, Any]:
+        """All that changes the curves; texts of the caller's own enter as a digest."""
+        fields = self.model_dump(mode="json", exclude={"passages"})
+        return fields | {"probes": sorted(self.probes), "passages": self.passages_digest}
 
 
 class ProfileRequest(Wire):

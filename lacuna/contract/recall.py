@@ -1,4 +1,4 @@
-"""Recall by depth: what a request for a profile says about it, and the curve that comes back.
+"""Recall by depth: the curve of a profile (`profile_requests` has how to ask for it).
 
 Influence says how strongly an answer reacts to a place of the prompt; recall says how often the
 answer is right when the fact stands there.
@@ -6,11 +6,11 @@ answer is right when the fact stands there.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from lacuna.contract.base import Fraction, Wire, digest
+from lacuna.contract.base import Fraction, Wire
 from lacuna.contract.errors import InvalidRequest
 
 Probe = Literal["facts", "pairs", "paraphrase", "documents"]
@@ -19,88 +19,6 @@ LEAST_GROUPS = 16
 """Groups below which neither a verdict nor a band has the error rate that it states."""
 MOST_GROUPS = 48
 """Groups that `auto` reads at most."""
-MAX_GROUPS = 512
-MAX_PASSAGES = 4_096
-
-_Short = Annotated[str, Field(min_length=1, max_length=500)]
-
-
-class RecallPassage(Wire):
-    """A question, its accepted answers, and the passage that holds one of them."""
-
-    question: str = Field(min_length=1, max_length=1_000)
-    answers: Annotated[list[_Short], Field(fail_fast=True, min_length=1, max_length=20)]
-    """The probability of the first one is read. No other passage of its prompt holds any of them.
-    At least one must stand in `text` or `title`, else the passage only serves as a distractor."""
-    text: str = Field(min_length=1, max_length=20_000)
-    title: str = Field(default="", max_length=500)
-    topic: str = Field(default="", max_length=100)
-    """A label, if you have one. Bands are wider where topics differ; without labels the question
-    word (who, when, ...) takes its place."""
-
-
-class RecallRequest(Wire):
-    """Ask how well the model recalls what stands at each depth of a prompt of `sequence_length`
-    tokens.
-
-    One group is as many competing facts as there are depths. Each stands at each depth once, in
-    filler of the group's own, and is asked for there; so depths are compared in pairs.
-    """
-
-    probes: list[Probe] = Field(default=["facts"], fail_fast=True, min_length=1, max_length=4)
-    """`facts`: sentences in prose. `pairs`: key-value records among others. `paraphrase`: facts
-    whose question shares no content word with them. `documents`: your own questions over your own
-    `passages`, with distractors."""
-    groups: Annotated[int, Field(ge=LEAST_GROUPS, le=MAX_GROUPS)] | Literal["auto"] = "auto"
-    """`auto` reads 24 groups, then 8 more at a time, until differences between depths are known to
-    .05 or 48 groups are read. The rank agreement with influence takes 32."""
-    depths: int = Field(default=5, ge=3, le=10)
-    """Depths of the curve, evenly spaced, and competing facts in each prompt."""
-    form: Literal["auto", "plain", "chat"] = "auto"
-    """How prompts are written. `auto`: by the chat template where the model has one. `chat`: the
-    same, and refused where it has none. `plain`: never."""
-    question: QuestionPlace = "last"
-    """Where the question stands: behind the context, before it, or both."""
-    scoring: Literal["probability", "text"] = "probability"
-    """`probability`: how probable the answer is. `text`: the model writes, and its text is right or
-    wrong. It is right when it begins with the answer; for `documents`, when it contains an accepted
-    one (Liu et al., 2024). Texts take more time, and more groups for the same band."""
-    passages: (
-        Annotated[list[RecallPassage], Field(fail_fast=True, max_length=MAX_PASSAGES)] | None
-    ) = None
-    """For the probe `documents`: `depths` times as many as groups, and more for distractors. They
-    are never stored and never returned."""
-
-    @model_validator(mode="after")
-    def _fields_fit_each_other(self) -> Self:
-        if len(set(self.probes)) != len(self.probes):
-            raise ValueError("`probes` names one twice")
-        if ("documents" in self.probes) != (self.passages is not None):
-            raise ValueError("`passages` go with the probe `documents`, and only with it")
-        least = LEAST_GROUPS if self.groups == "auto" else self.groups
-        if self.passages is not None and len(self.passages) < least * self.depths:
-            raise ValueError(
-                f"`passages`: {least} groups of {self.depths} questions take at least "
-                f"{least * self.depths} passages, not {len(self.passages)}"
-            )
-        return self
-
-    @property
-    def limit(self) -> int:
-        """Most groups that are read."""
-        return MOST_GROUPS if self.groups == "auto" else self.groups
-
-    @property
-    def passages_digest(self) -> str | None:
-        """Digest of the caller's passages; None without any."""
-        if self.passages is None:
-            return None
-        return digest([passage.model_dump(mode="json") for passage in self.passages])
-
-    def identity(self) -> dict[str, Any]:
-        """All that changes the curves; texts of the caller's own enter as a digest."""
-        fields = self.model_dump(mode="json", exclude={"passages"})
-        return fields | {"probes": sorted(self.probes), "passages": self.passages_digest}
 
 
 class RecallEcho(Wire):

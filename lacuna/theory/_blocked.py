@@ -258,15 +258,8 @@ def _apply_near(
     block, blocks = layout.block, layout.blocks
     by_block = row.reshape(blocks, block)[::-1]
     flat = by_block.T.ravel()
-    w = scratch[: active * row.size].reshape(active, row.size)  # first Z, then r / Z
-    rho = content.rho[:active]
-    if segment.start == 0:
-        np.add(tables.geometric, rho, out=w)
-        w[:, blocks - 1] = 1.0  # position 0: its Z may be 0, and its weight is 0
-    else:
-        # g(start + k) = g(start) + q^start g(k)
-        np.multiply(tables.geometric[:active], segment.fall, out=w)
-        w += rho + segment.seen
+    w = scratch[: active * row.size].reshape(active, row.size)
+    _normalisers(tables, segment, content.rho[:active], w)
     np.divide(flat, w, out=w)
     total = product(segment.inside, w.reshape(active * block, blocks))
     total += weighted(content.itself[:active], w).reshape(block, blocks)
@@ -286,6 +279,17 @@ def _apply_near(
     total += product(layout.outgoing, into)
     out.reshape(blocks, block)[::-1] = total.T
     return leaving
+
+
+def _normalisers(tables: CausalTables, segment: Segment, rho: F64, out: F64) -> None:
+    """Writes Z = g + rho of the active heads at a segment's positions to `out`, [active, size]."""
+    if segment.start == 0:
+        np.add(tables.geometric, rho, out=out)
+        out[:, tables.near.blocks - 1] = 1.0  # position 0: its Z may be 0, and its weight is 0
+    else:
+        # g(start + k) = g(start) + q^start g(k)
+        np.multiply(tables.geometric[: segment.active], segment.fall, out=out)
+        out += rho + segment.seen
 
 
 def _apply_far(

@@ -175,14 +175,7 @@ def collapse(
     coefficients = _mixing(kernels, mixing)
     lambdas = np.array([float(c.mean()) for c in coefficients])
     peaks = np.array([float(c.max()) for c in coefficients])
-    deltas: dict[int, float] = {}  # layers share kernels
-    for kernel in kernels:
-        if id(kernel) in deltas:
-            continue
-        if check is not None:
-            check()
-        deltas[id(kernel)] = kernel.off_diagonal_mass()
-    off = float(peaks @ np.array([deltas[id(k)] for k in kernels]))
+    off = float(peaks @ _off_diagonal_masses(kernels, check))
     first, last = (float(np.clip(influence[i], 0.0, 1.0)) for i in (0, -1))
     positive = influence[influence > 0]
     entropy = max(0.0, float(-(positive * np.log(positive)).sum()))
@@ -202,6 +195,18 @@ def collapse(
         row_entropy=entropy,
         evidence=f"{reason}; {numbers}",
     )
+
+
+def _off_diagonal_masses(kernels: Sequence[Kernel], check: Callable[[], object] | None) -> F64:
+    """delta_t of each layer, [T]; layers that share a kernel share the work."""
+    deltas: dict[int, float] = {}
+    for kernel in kernels:
+        if id(kernel) in deltas:
+            continue
+        if check is not None:
+            check()
+        deltas[id(kernel)] = kernel.off_diagonal_mass()
+    return np.array([deltas[id(kernel)] for kernel in kernels])
 
 
 _WORDS = {

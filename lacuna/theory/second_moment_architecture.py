@@ -90,21 +90,7 @@ def from_architecture(
     branches = _Branches(heads, bounds)
     widths = np.diff(bounds).astype(np.float64)
     scales = _forward(branches, lam, mlp, mlp_coherence, widths, check) if mlp.any() else None
-    moment = Moment.read_out(widths)
-    for t in range(layers - 1, -1, -1):
-        if check is not None:
-            check()
-        draw = np.ones(widths.size)
-        if scales is not None:
-            draw, gain, between = scales[t]
-            moment = moment.through_mlp(gain, between)
-        drawn = branches.of(t).pull(moment)
-        keep, take = (1 - lam[t]) ** 2, lam[t] ** 2
-        moment = Moment(
-            keep * moment.between + take * np.outer(draw, draw) * drawn.between,
-            keep * moment.own + take * draw**2 * drawn.own,
-            widths,
-        ).rescaled()
+    moment = _backward(branches, lam, scales, widths, check)
     return expand(np.sqrt(moment.diagonal()), bounds)
 
 
@@ -152,6 +138,32 @@ def _distinct(slopes: F64, diagonal: F64) -> tuple[F64, F64]:
     """One layer of `Heads` from the heads' slopes and diagonals."""
     pairs, counts = np.unique(np.stack([slopes, diagonal], axis=-1), axis=0, return_counts=True)
     return pairs, counts / counts.sum()
+
+
+def _backward(
+    branches: _Branches,
+    lam: F64,
+    scales: list[tuple[F64, F64, F64]] | None,
+    widths: F64,
+    check: Callable[[], object] | None,
+) -> Moment:
+    """The gradient's second moment at the embeddings; `scales` from `_forward` or None (no MLP)."""
+    moment = Moment.read_out(widths)
+    for t in range(len(lam) - 1, -1, -1):
+        if check is not None:
+            check()
+        draw = np.ones(widths.size)
+        if scales is not None:
+            draw, gain, between = scales[t]
+            moment = moment.through_mlp(gain, between)
+        drawn = branches.of(t).pull(moment)
+        keep, take = (1 - lam[t]) ** 2, lam[t] ** 2
+        moment = Moment(
+            keep * moment.between + take * np.outer(draw, draw) * drawn.between,
+            keep * moment.own + take * draw**2 * drawn.own,
+            widths,
+        ).rescaled()
+    return moment
 
 
 def _forward(

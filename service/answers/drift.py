@@ -25,7 +25,7 @@ from lacuna.contract.endpoints import ServedModel
 from lacuna.contract.profiles import DeadZone, DocumentSummaries, ProfileSummary, RequestEcho
 from lacuna.contract.recall import RecallCurve
 from lacuna.evidence import pairs
-from lacuna.evidence.recall_pairs import falls
+from lacuna.evidence.pairs import recall_falls
 from lacuna.evidence.summaries import TENTHS
 from lacuna.recall_changes import comparable, compared, same_groups
 from service.store.profiles import StoredProfile
@@ -258,7 +258,7 @@ def _recall_drifts(old: _Stored, new: _Stored) -> tuple[RecallDrift, ...]:
         found = compared(old, new, probe, alpha=pairs.ALPHA / len(alike))
         if found.differences:
             changes = (Change(d.name, d.value, d.low, d.high) for d in found.differences)
-            alert = bool(falls(found))
+            alert = bool(recall_falls(found))
             drifts.append(RecallDrift(probe, found.documents, alert, tuple(changes)))
     return tuple(drifts)
 

@@ -19,7 +19,7 @@ from lacuna.contract.experiment_requests import (
     estimate,
     experiment_cost,
 )
-from lacuna.experiments.check import check
+from lacuna.experiments.orders import check
 from lacuna.placement.profile_curve import of_profile
 from service.answers.profiles import (
     ASSUMED_LAYERS,
@@ -30,9 +30,8 @@ from service.answers.profiles import (
 )
 from service.endpoints.costs import of_experiment, refuse_beyond
 from service.store.claims import ExperimentOutcome
-from service.store.experiments import read_experiment
 from service.store.keys import QueueName
-from service.store.profiles import profile_not_found
+from service.store.profiles import profile_not_found, read_experiment
 from service.store.queue import ANONYMOUS, JobRecord, Submission
 
 CPU_SPEED = 1.7e10

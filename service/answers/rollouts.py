@@ -64,21 +64,13 @@ def compute(
     check_kernel(inputs)
     check_predictions(inputs, names)
     check_size(inputs)
-    deadline = Deadline(clock, given_up)
-    curves = Curves(inputs, deadline)
+    curves = Curves(inputs, Deadline(clock, given_up))
     predictions: dict[str, RolloutPrediction] = {
         name: _prediction(curves.of(name), request) for name in names
     }
     main = curves.of("residual_content")
     forces = rollout.forces(curves.after_each_force())
-    collapse = rollout.collapse(
-        curves.kernels_content,
-        inputs.mixing,
-        main,
-        causal=request.mask.type == "causal",
-        diverges=inputs.diverges,
-        check=deadline.check,
-    )
+    collapse = curves.collapse()
     report = _cesaro(inputs)
     return RolloutResponse(
         architecture=request.architecture,
@@ -145,6 +137,17 @@ class Curves:
             ("positional_encoding", self.of("residual")),
             ("content", self.of("residual_content")),
         ]
+
+    def collapse(self) -> rollout.Collapse:
+        """The depth limit of the curve that uses everything the request says."""
+        return rollout.collapse(
+            self.kernels_content,
+            self._inputs.mixing,
+            self.of("residual_content"),
+            causal=self._inputs.request.mask.type == "causal",
+            diverges=self._inputs.diverges,
+            check=self._deadline.check,
+        )
 
     def _compute(self, name: PredictionName) -> F64:
         inputs, check = self._inputs, self._deadline.check

@@ -14,8 +14,7 @@ from lacuna.contract.endpoints import EndpointCost, EndpointEstimate, Rung
 from lacuna.contract.errors import BudgetSpent
 from lacuna.contract.experiment_requests import ExperimentRequest, prompts
 from lacuna.contract.experiment_requests import prompt_tokens as experiment_tokens
-from lacuna.contract.profile_requests import ProfileRequest
-from lacuna.contract.recall import RecallRequest
+from lacuna.contract.profile_requests import ProfileRequest, RecallRequest
 from service.endpoints.table import Endpoint
 
 COUNTED = 8

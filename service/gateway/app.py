@@ -16,6 +16,7 @@ from importlib.metadata import version
 from typing import Any
 
 import redis
+import redis.asyncio
 from fastapi import Depends, FastAPI
 from pydantic import ValidationError
 from starlette.middleware import Middleware
@@ -38,15 +39,13 @@ from service.gateway.metrics import Metrics
 from service.gateway.pools import Pool
 from service.gateway.representations import RepresentationCache, Representations
 from service.gateway.routes import (
-    calibrations,
+    computed,
     experiments,
     jobs,
     page,
     profiles,
-    rollouts,
     status,
 )
-from service.gateway.routes import placements as placement_routes
 from service.gateway.server import bound_connections
 from service.settings import Settings, first_fault
 from service.store.connection import (
@@ -81,6 +80,18 @@ DESCRIPTION = (
     "Measures and predicts where in a prompt a language model listens, and where it does not. "
     "Errors are problem documents (RFC 9457) with a stable `code`."
 )
+
+
+_ROUTERS = (
+    profiles.router,
+    experiments.router,
+    jobs.router,
+    computed.router,
+    profiles.comparisons,
+    status.router,
+    problems.router,
+)
+"""In the order of the OpenAPI document."""
 
 
 class Gateway(FastAPI):
@@ -124,22 +135,6 @@ def create_app(settings: Settings) -> Gateway:
     """The gateway as an ASGI application. Connects to nothing until a request needs it."""
     metrics, cache = Metrics(), RepresentationCache()
 
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[State]:
-        services = _services(settings, metrics, cache)
-        housekeeping = None
-        try:
-            await _check_store(services)
-            housekeeping = asyncio.create_task(_keep_house(services), name="housekeeping")
-            yield {"services": services}
-        finally:
-            if housekeeping is not None:
-                await cancel_tasks([housekeeping])
-            await services.profiles.jobs.close()
-            for pool in services.pools:
-                pool.close()
-            await services.client.aclose()
-
     app = Gateway(
         title="Lacuna",
         version=version("lacuna-service"),
@@ -148,38 +143,13 @@ def create_app(settings: Settings) -> Gateway:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        lifespan=lifespan,
+        lifespan=partial(_lifespan, settings, metrics, cache),
         # Our own metrics and logs say the same, and know about answers given before routing.
         telemetry={"tracing": False, "metrics": False, "logs": False},
-        middleware=[
-            Middleware(Edge, metrics=metrics),
-            Middleware(
-                ApiKeys,
-                keys=settings.keys,
-                per_minute=settings.rate_limit_per_minute,
-                metrics=metrics,
-            ),
-            Middleware(
-                BodyLimit,
-                limit=settings.max_body_bytes,
-                budget=settings.max_bodies_bytes,
-                larger={experiments.router.prefix: settings.max_experiment_bytes},
-            ),
-            Middleware(CachedProfiles, cache=cache, metrics=metrics),
-        ],
+        middleware=_middleware(settings, metrics, cache),
         exception_handlers=problems.HANDLERS,
     )
-    for router in (
-        profiles.router,
-        experiments.router,
-        jobs.router,
-        rollouts.router,
-        placement_routes.router,
-        calibrations.router,
-        profiles.comparisons,
-        status.router,
-        problems.router,
-    ):
+    for router in _ROUTERS:
         app.include_router(router, dependencies=[Depends(allowed), Depends(known_parameters)])
     # The address of the page may carry parameters that only its script reads.
     app.include_router(page.router)
@@ -187,25 +157,51 @@ def create_app(settings: Settings) -> Gateway:
     return app
 
 
+def _middleware(
+    settings: Settings, metrics: Metrics, cache: RepresentationCache
+) -> list[Middleware]:
+    """From the outermost to the innermost."""
+    return [
+        Middleware(Edge, metrics=metrics),
+        Middleware(
+            ApiKeys,
+            keys=settings.keys,
+            per_minute=settings.rate_limit_per_minute,
+            metrics=metrics,
+        ),
+        Middleware(
+            BodyLimit,
+            limit=settings.max_body_bytes,
+            budget=settings.max_bodies_bytes,
+            larger={experiments.router.prefix: settings.max_experiment_bytes},
+        ),
+        Middleware(CachedProfiles, cache=cache, metrics=metrics),
+    ]
+
+
+@asynccontextmanager
+async def _lifespan(
+    settings: Settings, metrics: Metrics, cache: RepresentationCache, _app: FastAPI
+) -> AsyncIterator[State]:
+    """Everything that a running gateway has, from the first request to the last."""
+    services = _services(settings, metrics, cache)
+    housekeeping = None
+    try:
+        await _check_store(services)
+        housekeeping = asyncio.create_task(_keep_house(services), name="housekeeping")
+        yield {"services": services}
+    finally:
+        if housekeeping is not None:
+            await cancel_tasks([housekeeping])
+        await services.profiles.jobs.close()
+        for pool in services.pools:
+            pool.close()
+        await services.client.aclose()
+
+
 def _services(settings: Settings, metrics: Metrics, cache: RepresentationCache) -> Services:
     client = connect_async(settings.store_url)
-    jobs_store = JobStore(
-        client,
-        max_queued=settings.max_queued,
-        resolve_ttl=settings.resolve_ttl,
-        job_ttl=settings.job_ttl,
-        max_finished=settings.max_finished_jobs,
-        max_attempts=settings.max_attempts,
-    )
-    profile_store = ProfileStore(client, job_ttl=settings.job_ttl)
-    policy = Policy(settings.allowed_models, settings.max_cost, settings.max_cost_gpu)
-    use_cases = Profiles(
-        jobs=jobs_store,
-        store=profile_store,
-        client=client,
-        policy=policy,
-        endpoints=settings.endpoint_table,
-    )
+    use_cases = _profiles(settings, client)
     rollout_pool = Pool("rollouts", settings.theory_threads)
     placement_pool = Pool("placements", settings.theory_threads)
     reading_pool = Pool("reading", _READING_THREADS)
@@ -221,7 +217,7 @@ def _services(settings: Settings, metrics: Metrics, cache: RepresentationCache) 
         profiles=use_cases,
         curves=curves,
         experiments=Experiments(use_cases, placement_pool.run),
-        drifts=Drifts(profile_store.get),
+        drifts=Drifts(use_cases.store.get),
         place=partial(
             placements.answer,
             profiles=use_cases,
@@ -238,6 +234,23 @@ def _services(settings: Settings, metrics: Metrics, cache: RepresentationCache) 
         placement_pool=placement_pool,
         parsing_pool=parsing_pool,
         pools=[rollout_pool, placement_pool, reading_pool, parsing_pool, counting_pool],
+    )
+
+
+def _profiles(settings: Settings, client: redis.asyncio.Redis) -> Profiles:
+    return Profiles(
+        jobs=JobStore(
+            client,
+            max_queued=settings.max_queued,
+            resolve_ttl=settings.resolve_ttl,
+            job_ttl=settings.job_ttl,
+            max_finished=settings.max_finished_jobs,
+            max_attempts=settings.max_attempts,
+        ),
+        store=ProfileStore(client, job_ttl=settings.job_ttl),
+        client=client,
+        policy=Policy(settings.allowed_models, settings.max_cost, settings.max_cost_gpu),
+        endpoints=settings.endpoint_table,
     )
 
 

@@ -29,14 +29,13 @@ from service.answers.drift import Drifts
 from service.answers.experiments import Experiments
 from service.answers.placements import Curves
 from service.answers.profiles import Profiles
-from service.gateway.metrics import Metrics
-from service.gateway.model_metrics import NEWEST, model_metrics
+from service.gateway.metrics import NEWEST, Metrics, model_metrics
 from service.gateway.pools import Pool
 from service.gateway.representations import Representations
 from service.settings import ApiKey, Settings
 from service.store.connection import cancel_tasks
 from service.store.monitoring import store_metrics
-from service.store.queue import JobRecord
+from service.store.queue import JobRecord, Submission
 
 T = TypeVar("T")
 
@@ -142,6 +141,21 @@ class Services:
             return job
         with self.waits.one_more(owner):
             return await while_connected(request, self.profiles.wait(job, seconds))
+
+    async def submitted(
+        self, request: Request, owner: str | None, submission: Submission, seconds: float
+    ) -> JobRecord:
+        """Count a submission; its job at its end, or as it stands after `seconds`.
+
+        Raises:
+            RateLimited, ClientDisconnect: as `wait`.
+        """
+        logs.job_id.set(submission.job.id)
+        job = await self.wait(request, owner, submission.job, seconds)
+        outcome = "created" if submission.created else "joined"
+        known = not submission.created and submission.job.state == "done"
+        self.metrics.submission("cached" if known else outcome)
+        return job
 
     async def metrics_text(self) -> bytes:
         """Everything for Prometheus; without the store's part while Redis is away."""

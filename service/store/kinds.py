@@ -17,8 +17,7 @@ from lacuna.contract.experiment_requests import (
     ExperimentRequest,
 )
 from lacuna.contract.jobs import JobKind
-from lacuna.contract.profile_requests import Documents, ProfileRequest
-from lacuna.contract.recall import RecallRequest
+from lacuna.contract.profile_requests import Documents, ProfileRequest, RecallRequest
 
 KINDS: Final[tuple[JobKind, ...]] = get_args(JobKind)
 

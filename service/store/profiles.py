@@ -1,4 +1,5 @@
-"""Stored profiles: immutable, content-addressed, listed newest first; and tokenizers by digest.
+"""Stored profiles: immutable, content-addressed, listed newest first. Tokenizers by digest, and
+results of experiments by the id of their job.
 
 A worker publishes the `tokenizer.json` of every model that it loads, compressed, so that the
 gateway counts the tokens of a text without the hub. An unused tokenizer expires.
@@ -13,7 +14,7 @@ import contextlib
 import hashlib
 import re
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -23,6 +24,7 @@ import redis.asyncio
 from lacuna.contract.errors import InvalidRequest, ProfileNotFound, StoreUnavailable
 from lacuna.contract.profiles import ProfilePage, ProfileSummary
 from service.store import keys
+from service.store.claims import ExperimentOutcome
 from service.store.connection import ROUTE, lua_arguments, lua_source, outages_translated
 from service.store.queue import readable
 
@@ -30,6 +32,8 @@ TOKENIZER_TTL: Final = 30 * 86_400
 """Seconds after its last use that a tokenizer is stored."""
 MAX_TOKENIZER_BYTES: Final = 64_000_000
 """Longest `tokenizer.json` that is stored or unpacked; the largest in use have about 20 MB."""
+MAX_ROWS_BYTES: Final = 64_000_000
+"""Longest table of an experiment's rows that is unpacked; 13,000 rows have about 1 MB."""
 _PARTS: Final = ("body", "envelope", "summary")
 _Rows = list[tuple[str, int]]
 
@@ -243,3 +247,29 @@ class TokenizerStore:
 def _unpacked(packed: bytes, name: str) -> str | None:
     document = zlib.decompressobj().decompress(packed, MAX_TOKENIZER_BYTES).decode()
     return document if digest(document) == name else None
+
+
+async def read_experiment(client: redis.asyncio.Redis, job_id: str) -> ExperimentOutcome | None:
+    """The result of a job, or None.
+
+    Raises:
+        StoreUnavailable: Redis is away.
+    """
+    with outages_translated():
+        reply = await client.hmget(keys.experiment(job_id), ["result", "rows"])
+    result, rows = cast("list[bytes | None]", reply)
+    return None if result is None or rows is None else ExperimentOutcome(result, rows)
+
+
+def packed(lines: Iterable[str]) -> bytes:
+    """Lines of a table as they are stored."""
+    return zlib.compress("".join(lines).encode())
+
+
+def unpacked(rows: bytes) -> bytes:
+    """The table as UTF-8, cut at `MAX_ROWS_BYTES`.
+
+    Raises:
+        zlib.error: these are no rows of ours.
+    """
+    return zlib.decompressobj().decompress(rows, MAX_ROWS_BYTES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -11,11 +10,19 @@ import typer
 from lacuna.client.labels import parse_labels
 from lacuna.contract.calibrations import Calibration, CalibrationRequest, RelevanceScale
 from lacuna.contract.errors import InvalidRequest
-from service.terminal.common import Json, Status, fail, out, print_json
+from service.terminal.common import (
+    Json,
+    Status,
+    fail,
+    holds,
+    out,
+    print_json,
+    refuse_to_overwrite,
+    write,
+)
 from service.terminal.inputs import (
     Option,
     build_request,
-    may_overwrite,
     read_source,
     refuse,
     validated,
@@ -52,19 +59,15 @@ def calibrate_scores(
         fail(error.detail, Status.USAGE)
     options = [Option("--scale", "relevance_scale", scale), Option("--family", "family", family)]
     built = build_request(fields, options)
-    if output is not None and not may_overwrite(output, _is_calibration):
-        fail(
-            f"{output} is there already, and `lacuna calibrate` did not write it: name another "
-            "file with --output, or remove it",
-            Status.USAGE,
-        )
+    if output is not None:
+        refuse_to_overwrite(output, _is_calibration, "calibrate")
     request = validated(CalibrationRequest, built)
     try:
         found = calibrate(request)
     except InvalidRequest as error:
         refuse(error, built.names)
     if output is not None:
-        _write(output, found)
+        write(output, (found.model_dump_json(indent=1) + "\n").encode(), Status.USAGE)
     if as_json:
         print_json(found)
         return
@@ -75,19 +78,7 @@ def calibrate_scores(
 
 
 def _is_calibration(path: Path) -> bool:
-    """Whether the file holds a calibration, of whatever version."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(found, dict) and {"family", "x", "y", "reliability"} <= found.keys()
-
-
-def _write(path: Path, found: Calibration) -> None:
-    try:
-        path.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        fail(f"cannot write {path}: {error.strerror or error}", Status.USAGE)
+    return holds(path, "family", "x", "y", "reliability")
 
 
 def calibration_report(found: Calibration) -> list[str]:

@@ -9,10 +9,12 @@ import codecs
 import contextlib
 import inspect
 import io
+import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, get_args, get_type_hints
 
 import pydantic
@@ -95,6 +97,35 @@ def print_json(answer: BaseModel) -> None:
     """Print an answer as one line of JSON, as HTTP has it."""
     # A newer service may have names that this version does not know: no warning is needed.
     emit([answer.model_dump_json(warnings=False)])
+
+
+def refuse_to_overwrite(
+    path: Path, is_ours: Callable[[Path], bool], command: str, flag: str = "--output"
+) -> None:
+    """End the command if a file is there that the same command did not write before."""
+    if path.exists() and path.stat().st_size and not is_ours(path):
+        fail(
+            f"{path} is there already, and `lacuna {command}` did not write it: name another file "
+            f"with {flag}, or remove it",
+            Status.USAGE,
+        )
+
+
+def holds(path: Path, *fields: str) -> bool:
+    """Whether a file holds a JSON object with these fields, so an answer of some version."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and set(fields) <= found.keys()
+
+
+def write(path: Path, content: bytes, status: Status = Status.REFUSED) -> None:
+    """Write a file, or end the command with this status."""
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        fail(f"cannot write {path}: {error.strerror or error}", status)
 
 
 class Group(TyperGroup):

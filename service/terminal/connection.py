@@ -1,19 +1,40 @@
-"""A client of a service: one that runs already, or one that is started for this command."""
+"""A client of a service, one that runs already or is started for this command, and its jobs."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
+from shlex import quote
+from typing import TypeVar
 
 import httpx
 
 from lacuna.client.clients import Client
-from lacuna.client.errors import LacunaError, Refused, ServiceAway, UnexpectedAnswer
+from lacuna.client.errors import (
+    JobFailed,
+    LacunaError,
+    Refused,
+    ServiceAway,
+    UnexpectedAnswer,
+)
+from lacuna.contract.endpoints import PREFIX
+from lacuna.contract.jobs import Job
 from service.local.stack import Stack, StackError
-from service.terminal.common import ENVIRONMENT, Status, configured, err, fail
-from service.terminal.inputs import in_options
+from service.terminal.common import (
+    ENVIRONMENT,
+    Status,
+    configured,
+    err,
+    fail,
+    out,
+    print_json,
+)
+from service.terminal.inputs import Built, in_options
+from service.terminal.reports import progress
 
+Answer = TypeVar("Answer")
 _TIMEOUT_SECONDS = 90.0
 
 
@@ -48,6 +69,40 @@ def connected(
         fail(error.detail, Status.UNREACHABLE if error.status is None else Status.REFUSED)
     except LacunaError as error:
         fail(in_options(error, names or {}), Status.REFUSED)
+
+
+@contextmanager
+def submitted(
+    built: Built,
+    submit: Callable[..., Answer | Job],
+    server: str | None,
+    key: str | None,
+    *,
+    wait: bool,
+    as_json: bool,
+) -> Iterator[tuple[Client, Answer | Job | None]]:
+    """Submit a request: the client, and the answer if it was known, else the job once it is done.
+
+    Args:
+        built: the request.
+        submit: the client's method for it.
+        server: as `connected`; a service that is started here has the worker that the model needs.
+        wait: for the job. Otherwise it is printed, and there is None in place of an answer.
+        as_json: how a job is printed.
+    """
+    model = str(built.body["model"])
+    served = model.startswith(PREFIX)
+    with connected(
+        server, key, workers=0 if served else 1, endpoints=served, names=built.names
+    ) as client:
+        found = submit(client, **built.body)
+        if not isinstance(found, Job):
+            yield client, found
+        elif wait:
+            yield client, waited(client, found, model, server)
+        else:
+            print_job(found, server, as_json=as_json)
+            yield client, None
 
 
 class OwnService(httpx.HTTPTransport):
@@ -99,3 +154,46 @@ def _client(url: str, key: str | None, transport: httpx.BaseTransport | None = N
         variable = ENVIRONMENT[option]
         blamed = variable if os.environ.get(variable) == value else option
         fail(f"{blamed}: {error.detail}", Status.USAGE)
+
+
+def waited(client: Client, job: Job, title: str, server: str | None) -> Job:
+    """The job once it is done. It is withdrawn if the command stops and the service is its own.
+
+    Args:
+        title: of the bar.
+        server: address of the service; None if it was started for this command.
+    """
+    try:
+        with progress(err, title) as on_progress:
+            return client.wait(job, timeout=math.inf, on_progress=on_progress)
+    except JobFailed:  # it has ended
+        raise
+    except BaseException as error:
+        # In the store that outlives a service of ours, it would stand before the next one's work.
+        cancelled = server is None and _cancelled(client, job)
+        if isinstance(error, KeyboardInterrupt):
+            words = "stopped; the job was cancelled" if cancelled else "stopped"
+            err.print(words if server is None else _whereabouts(job, server), soft_wrap=True)
+        raise
+
+
+def print_job(job: Job, server: str | None, *, as_json: bool) -> None:
+    """Where to find a job that nobody waits for."""
+    if as_json:
+        print_json(job)
+    else:
+        out.print(f"job {job.id}: {job.state}", soft_wrap=True)
+        out.print(f"{(server or '').rstrip('/')}/v1/jobs/{job.id}", soft_wrap=True)
+
+
+def _cancelled(client: Client, job: Job) -> bool:
+    try:
+        client.cancel(job.id)
+    except LacunaError:  # what ends us may have ended the service
+        return False
+    return True
+
+
+def _whereabouts(job: Job, server: str) -> str:
+    where = f"{job.id} --server {quote(server)}"
+    return f"the job goes on: lacuna job {where}, or lacuna cancel {where}"

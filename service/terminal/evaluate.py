@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
 
 from lacuna.client.chunks import parse_json
 from lacuna.contract.calibrations import RelevanceScale
-from lacuna.contract.endpoints import PREFIX
 from lacuna.contract.errors import InvalidRequest
-from lacuna.contract.experiment_requests import ExperimentRequest, OrderName
-from lacuna.contract.experiments import ExperimentResult
+from lacuna.contract.experiment_requests import (
+    ExperimentEstimate,
+    ExperimentRequest,
+    OrderName,
+)
+from lacuna.contract.experiments import ExperimentOrder, ExperimentResult, RecallByPlace
 from lacuna.contract.jobs import Job
-from service.terminal.common import Json, Key, Request, Server, Status, fail, out, print_json
-from service.terminal.experiment_report import estimate_report, experiment_report
+from service.terminal.common import (
+    Json,
+    Key,
+    Request,
+    Server,
+    Status,
+    fail,
+    holds,
+    out,
+    print_json,
+    refuse_to_overwrite,
+    write,
+)
 from service.terminal.inputs import (
     Built,
     Option,
     build_request,
-    may_overwrite,
     names,
     parse_object,
     read_source,
     validated,
 )
-from service.terminal.waiting import print_job, waited
+from service.terminal.reports import bar, clean, counted, number
 
 _DEFAULTS = ExperimentRequest.model_fields
 _SCORINGS = ", ".join(get_args(_DEFAULTS["scoring"].annotation))
@@ -119,9 +134,9 @@ def evaluate_orders(
     )
     validated(ExperimentRequest, built, lines)
     if csv is not None:
-        _refuse_to_overwrite("--csv", csv, _is_table)
+        _check_file("--csv", csv, _is_table)
     if output is not None:
-        _refuse_to_overwrite("--output", output, _is_result)
+        _check_file("--output", output, _is_result)
     if server is None and not wait:
         fail("--no-wait needs --server: a service started here ends with the command", Status.USAGE)
     if dry_run:
@@ -131,23 +146,18 @@ def evaluate_orders(
     if found is None:
         return
     if output is not None:
-        _refuse_to_overwrite("--output", output, _is_result)  # minutes may have passed
-        _write(output, (found.model_dump_json(indent=1) + "\n").encode())
+        _check_file("--output", output, _is_result)  # minutes may have passed
+        write(output, (found.model_dump_json(indent=1) + "\n").encode())
     if as_json:
         print_json(found)
     else:
         experiment_report(out, found)
 
 
-def _refuse_to_overwrite(flag: str, path: Path, is_ours: Callable[[Path], bool]) -> None:
+def _check_file(flag: str, path: Path, is_ours: Callable[[Path], bool]) -> None:
     if path.is_dir() or not path.absolute().parent.is_dir():
         fail(f"{flag}: cannot write {path}", Status.USAGE)
-    if not may_overwrite(path, is_ours):
-        fail(
-            f"{path} is there already, and `lacuna evaluate` did not write it: name another file "
-            f"with {flag}, or remove it",
-            Status.USAGE,
-        )
+    refuse_to_overwrite(path, is_ours, "evaluate", flag)
 
 
 def _is_table(path: Path) -> bool:
@@ -159,12 +169,7 @@ def _is_table(path: Path) -> bool:
 
 
 def _is_result(path: Path) -> bool:
-    """Whether the file holds the result of an experiment, of whatever version."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(found, dict) and {"verdict", "orders", "controls"} <= found.keys()
+    return holds(path, "verdict", "orders", "controls")
 
 
 def _questions(source: str) -> tuple[list[Any], dict[int, str]]:
@@ -172,10 +177,10 @@ def _questions(source: str) -> tuple[list[Any], dict[int, str]]:
     text, name = read_source(source)
     found: list[Any] = []
     lines: dict[int, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for at, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
-        lines[len(found)] = f"{name} line {number}"
+        lines[len(found)] = f"{name} line {at}"
         try:
             found.append(parse_json(line, lines[len(found)]))
         except InvalidRequest as error:
@@ -211,27 +216,140 @@ def _compared(
     as_json: bool,
 ) -> ExperimentResult | None:
     """The result, or None if only its job is known."""
-    from service.terminal.connection import connected
+    from lacuna.client.clients import Client
+    from service.terminal.connection import submitted
 
-    served = str(built.body["model"]).startswith(PREFIX)
-    with connected(
-        server, key, workers=0 if served else 1, endpoints=served, names=built.names
-    ) as client:
-        found = client.submit_experiment(**built.body)
-        if isinstance(found, Job):
-            if not wait:
-                print_job(found, server, as_json=as_json)
-                return None
-            done = waited(client, found, built.body["model"], server)
-            found = client.get_experiment(done.id)
-        if csv is not None:
-            _refuse_to_overwrite("--csv", csv, _is_table)
-            _write(csv, client.experiment_rows(found.id))
+    with submitted(built, Client.submit_experiment, server, key, wait=wait, as_json=as_json) as (
+        client,
+        answer,
+    ):
+        found = client.get_experiment(answer.id) if isinstance(answer, Job) else answer
+        if found is not None and csv is not None:
+            _check_file("--csv", csv, _is_table)
+            write(csv, client.experiment_rows(found.id))
     return found
 
 
-def _write(path: Path, content: bytes) -> None:
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        fail(f"cannot write {path}: {error.strerror or error}", Status.REFUSED)
+# What an experiment prints
+
+_WORDS = {
+    "given": "given",
+    "relevance_first": "most relevant first",
+    "relevance_last": "most relevant last",
+    "zigzag_best_first": "zigzag, best first",
+    "zigzag_best_last": "zigzag, best last",
+    "document_order": "document order",
+    "random_again": "random, another draw",
+}
+_SCORES = {
+    "log_probability": "score: probability of the right answer",
+    "contains": "score: share of replies that hold an accepted answer",
+    "exact": "score: share of replies that are an accepted answer",
+    "regex": "score: share of replies that match",
+}
+
+
+def experiment_report(console: Console, found: ExperimentResult) -> None:
+    """Print what an experiment found."""
+    console.print(_orders(found))
+    for line in _sentences(found):
+        console.print(line, soft_wrap=True)
+
+
+def estimate_report(found: ExperimentEstimate) -> list[str]:
+    """What an experiment will take, in lines."""
+    lines = [
+        f"{counted(found.questions, 'question')}, at most {found.prompts:,} prompts with about "
+        f"{found.prompt_tokens:,} tokens"
+    ]
+    if found.generated_tokens:
+        lines.append(f"at most {found.generated_tokens:,} tokens are written")
+    if found.calls is not None:
+        lines.append(f"at most {found.calls:,} calls of the endpoint")
+    if found.multiply_adds is not None:
+        lines.append(f"about {found.multiply_adds:.2g} multiply-adds")
+    if found.cost is not None:
+        lines.append(f"cost: at most {found.cost:.4g}, at the endpoint's prices")
+    if found.minutes is not None:
+        lines.append(f"about {_minutes(found.minutes)}")
+    return lines
+
+
+def _minutes(minutes: float) -> str:
+    return f"{minutes * 60:.0f} seconds" if minutes < 2 else f"{minutes:.0f} minutes"
+
+
+def _orders(found: ExperimentResult) -> Table:
+    title = f"{clean(found.model)}: {counted(found.questions, 'question')}"
+    table = Table(title=title, box=SIMPLE_HEAD)
+    table.add_column("order", no_wrap=True)
+    for name in ("score", "difference", "95%, all orders", "p", "flips", "nats"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for order in found.orders:
+        table.add_row(*_cells(order, found))
+    return table
+
+
+def _cells(order: ExperimentOrder, found: ExperimentResult) -> list[str]:
+    name = clean(_WORDS.get(order.name, order.name.replace("_", " ")))
+    score = f"{order.mean:.3f}"
+    if order.name == found.reference:
+        return [name, score, "reference", "", "", "", ""]
+    nats = order.log_difference
+    joint = f"{order.joint_low:+.3f} to {order.joint_high:+.3f}"
+    return [
+        name,
+        score,
+        f"{order.difference.value:+.3f}",
+        joint,
+        number(order.p),
+        f"{order.flips:.0%}",
+        "" if nats is None else f"{nats.value:+.2f}",
+    ]
+
+
+def _sentences(found: ExperimentResult) -> Iterator[str]:
+    yield f"verdict: {clean(found.verdict.words)}"
+    yield f"{_SCORES[found.scoring]}; difference: less the reference's on the same questions"
+    effect = found.minimum_detectable_effect
+    if effect is not None:
+        yield (
+            f"this experiment finds a difference of {effect:.3f} four times in five; "
+            f"{found.smallest_effect:g} or more matters to you"
+        )
+    yield from _controls(found)
+    if found.recall_by_place is not None:
+        yield "score by the place of the chunk with the answer, first to last:"
+        yield from _places(found.recall_by_place)
+    if found.calibration is not None:
+        yield "calibration of the scores: in the result (--output FILE), for `lacuna place`"
+    elif found.calibration_note is not None:
+        yield f"no calibration of the scores: {clean(found.calibration_note)}"
+    usage = found.usage
+    spent = f"read: {usage.prompts:,} prompts, {usage.prompt_tokens:,} tokens"
+    yield spent if usage.cost is None else f"{spent}, cost {usage.cost:.4g}"
+    if found.lost:
+        yield f"left out: {counted(found.lost, 'question')} that not every order answered"
+    for warning in found.warnings:
+        yield f"note: {clean(warning)}"
+
+
+def _controls(found: ExperimentResult) -> Iterator[str]:
+    same, closed = found.controls.a_a, found.controls.closed_book
+    if same is not None:
+        gap = same.difference
+        words = f"{gap.value:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"
+        said = "a difference that is none: trust no verdict" if same.found else "as it must be"
+        yield f"control, the reference against itself: {words}, {said}"
+    if closed is not None:
+        yield f"control, without chunks: {closed:.3f}"
+
+
+def _places(found: RecallByPlace) -> Iterator[str]:
+    most = max(found.value) or 1.0
+    rows = zip(found.depth, found.value, found.low, found.high, found.readings, strict=True)
+    for depth, value, low, high, readings in rows:
+        yield (
+            f"  {depth:4.0%}  {value:.3f} ({low:.3f} to {high:.3f}) {bar(value / most, 16):16} "
+            f"{readings:,} readings"
+        )

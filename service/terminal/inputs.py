@@ -11,7 +11,7 @@ import copy
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn, TypeVar
 
@@ -97,11 +97,6 @@ def _texts(text: str, name: str) -> list[str]:
     if wrong is not None:
         fail(f"{name}: text {wrong} is neither a string nor an object with `text`", Status.USAGE)
     return texts
-
-
-def may_overwrite(path: Path, is_ours: Callable[[Path], bool]) -> bool:
-    """Whether a file is not there, is empty, or was written by the same command before."""
-    return not path.exists() or not path.stat().st_size or is_ours(path)
 
 
 def numbers(text: str | None, flag: str) -> list[float] | None:

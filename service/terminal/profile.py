@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Annotated, NamedTuple, get_args
@@ -10,7 +9,6 @@ from typing import Annotated, NamedTuple, get_args
 import typer
 from pydantic import BaseModel
 
-from lacuna.contract.endpoints import PREFIX
 from lacuna.contract.errors import LacunaError as RequestRefused
 from lacuna.contract.jobs import Job
 from lacuna.contract.profile_requests import (
@@ -32,15 +30,17 @@ from service.terminal.common import (
     configured,
     emit,
     fail,
+    holds,
     out,
     print_json,
+    refuse_to_overwrite,
+    write,
 )
 from service.terminal.inputs import (
     Built,
     Option,
     build_request,
     count,
-    may_overwrite,
     names,
     parse_object,
     parse_texts,
@@ -48,7 +48,6 @@ from service.terminal.inputs import (
     validated,
 )
 from service.terminal.reports import estimate_table, profile_report
-from service.terminal.waiting import print_job, waited
 
 
 def _choices(model: type[BaseModel], name: str) -> str:
@@ -264,27 +263,20 @@ def _measured(
     built: Built, files: Files, server: str | None, key: str | None, *, wait: bool, as_json: bool
 ) -> bytes | None:
     """The profile as it was written, or None if only its job is known."""
-    from service.terminal.connection import connected
+    from lacuna.client.clients import Client
+    from service.terminal.connection import submitted
 
-    served = str(built.body["model"]).startswith(PREFIX)
-    with connected(
-        server, key, workers=0 if served else 1, endpoints=served, names=built.names
-    ) as client:
-        found = client.submit(**built.body)
-        if isinstance(found, Job):
-            if not wait:
-                print_job(found, server, as_json=as_json)
-                return None
-            profile_id = waited(client, found, built.body["model"], server).profile_id or ""
-        else:
-            profile_id = found.id
+    with submitted(built, Client.submit, server, key, wait=wait, as_json=as_json) as (
+        client,
+        found,
+    ):
+        if found is None:
+            return None
+        profile_id = (found.profile_id or "") if isinstance(found, Job) else found.id
         document, picture = client.export(profile_id, "json"), client.export(profile_id, "svg")
     _check_ours(files)  # minutes may have passed
-    try:
-        files.profile.write_bytes(document)
-        files.picture.write_bytes(picture)
-    except OSError as error:
-        fail(f"cannot write the profile: {error}", Status.REFUSED)
+    write(files.profile, document)
+    write(files.picture, picture)
     return document
 
 
@@ -313,22 +305,12 @@ def _files(folder: Path | None, output: Path | None) -> Files:
 
 
 def _check_ours(files: Files) -> None:
-    for path, is_ours in ((files.profile, _is_profile), (files.picture, _is_picture)):
-        if not may_overwrite(path, is_ours):
-            fail(
-                f"{path} is there already, and `lacuna profile` did not write it: name another "
-                "file with --output, or remove it",
-                Status.USAGE,
-            )
+    refuse_to_overwrite(files.profile, _is_profile, "profile")
+    refuse_to_overwrite(files.picture, _is_picture, "profile")
 
 
 def _is_profile(path: Path) -> bool:
-    """Whether the file holds a profile, of whatever version."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(found, dict) and {"id", "model", "measured"} <= found.keys()
+    return holds(path, "id", "model", "measured")
 
 
 def _is_picture(path: Path) -> bool:

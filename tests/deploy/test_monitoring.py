@@ -17,8 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lacuna.contract.profiles import ProfileSummary
 from service.answers.drift import Change, InfluenceDrift, ModelDrift, RecallDrift
-from service.gateway.metrics import Metrics
-from service.gateway.model_metrics import model_metrics
+from service.gateway.metrics import Metrics, model_metrics
 from service.store.monitoring import store_metrics
 
 promql_parser = pytest.importorskip("promql_parser", reason="promql-parser is not installed")

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pydantic import SecretStr
 
 from lacuna.contract.base import digest
-from lacuna.contract.profile_requests import METHOD_VERSION, ProfileRequest
-from lacuna.contract.recall import RecallRequest
+from lacuna.contract.profile_requests import METHOD_VERSION, ProfileRequest, RecallRequest
 from service.endpoints.costs import least_cost, refuse_beyond
 from service.endpoints.table import Endpoint
 from workers.endpoints.budget import Budget, Limits

@@ -23,7 +23,7 @@ from lacuna.contract.errors import LacunaError
 from lacuna.contract.experiment_requests import ExperimentRequest, OrderName
 from lacuna.contract.experiments import ROW_COLUMNS, ExperimentOrder, ExperimentResult
 from lacuna.contract.validation import error_message, number_of, whole_of
-from lacuna.experiments.check import check
+from lacuna.experiments.orders import check
 from lacuna.placement.curve import PlacementCurve
 from lacuna.placement.profile_curve import of_profile
 from service.endpoints.costs import of_experiment

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -16,10 +18,18 @@ import numpy.typing as npt
 from lacuna.contract.base import digest
 from lacuna.contract.errors import BudgetSpent, EndpointIncapable, InvalidRequest
 from lacuna.contract.experiment_requests import LEAST_QUESTIONS, ExperimentRequest, Scoring
-from lacuna.contract.experiments import ExperimentResult, ExperimentRow, ExperimentUsage
+from lacuna.contract.experiments import (
+    ROW_COLUMNS,
+    ExperimentResult,
+    ExperimentRow,
+    ExperimentUsage,
+)
 from lacuna.experiments.answer import Origin, Table, summarise
 from lacuna.experiments.scoring import gold, right
 from lacuna.placement.curve import PlacementCurve
+from lacuna.placement.profile_curve import of_profile
+from service.store.claims import ExperimentOutcome
+from service.store.profiles import StoredProfile, packed, profile_not_found
 from workers.endpoints.ledger import Ledger
 from workers.experiments.prompts import Arm, Setup, Task, tasks
 from workers.recall.reader import Check, OnProgress, Question, Reader, Reading
@@ -107,7 +117,7 @@ def run(
     """Read every order of every question, and compare.
 
     Args:
-        request: validated, and passed by `lacuna.experiments.check.check`.
+        request: validated, and passed by `lacuna.experiments.orders.check`.
         reader: of its model; at rung `text` if and only if `scoring` compares texts.
         context: of the job.
         about: the reader.
@@ -344,3 +354,38 @@ class _Keep:
     def _put(self, key: str, reading: Reading) -> None:
         row = [reading.probability, reading.log_probability, reading.prompt_tokens]
         self.ledger.put(key, json.dumps(row).encode())
+
+
+# From the store, and into it
+
+
+def outcome(found: Finding, job_id: str) -> ExperimentOutcome:
+    """A finding as it is stored, under the id of its job: the id that its caller knows."""
+    result = found.result.model_copy(update={"id": job_id})
+    return ExperimentOutcome(result.model_dump_json().encode(), packed(_lines(found.rows)))
+
+
+def _lines(rows: Iterable[ExperimentRow]) -> Iterator[str]:
+    """The table as CSV (RFC 4180), heading first."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer)
+    writer.writerow(ROW_COLUMNS)
+    writer.writerows(row.cells() for row in rows)
+    yield buffer.getvalue()
+
+
+def curve_of(
+    request: ExperimentRequest, find_profile: Callable[[str], StoredProfile | None]
+) -> PlacementCurve | None:
+    """The curve of the profile that a request names; None if it names none.
+
+    Raises:
+        ProfileNotFound: it was deleted since.
+        InvalidRequest: it lacks the source that is asked for.
+    """
+    if request.profile_id is None:
+        return None
+    stored = find_profile(request.profile_id)
+    if stored is None:
+        raise profile_not_found(request.profile_id)
+    return of_profile(stored.body, request.source)

@@ -1,4 +1,7 @@
-"""An experiment with a served model, over HTTP; needs no torch."""
+"""Experiments with served models, over HTTP, and the handler of the queue `endpoints`.
+
+Needs no torch.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,19 @@ from lacuna.contract.base import digest
 from lacuna.contract.errors import BudgetSpent, InvalidRequest
 from lacuna.contract.experiment_requests import ExperimentRequest
 from lacuna.contract.experiments import ExperimentUsage
+from lacuna.contract.profile_requests import ProfileRequest
 from lacuna.placement.curve import PlacementCurve
 from service.endpoints.costs import beyond, of_experiment
 from service.endpoints.table import Endpoint
+from service.store.claims import ExperimentOutcome, Outcome
 from workers.endpoints.budget import Budget, Limits
 from workers.endpoints.client import EndpointClient
-from workers.endpoints.ledger import Ledger
+from workers.endpoints.handler import EndpointHandler
+from workers.endpoints.ledger import Ledger, PrivateLedger
 from workers.endpoints.reader import EndpointReader
-from workers.experiments.run import About, Context, Finding, run, scoring_of
+from workers.experiments.run import About, Context, Finding, curve_of, outcome, run, scoring_of
+from workers.lease import JobContext
+from workers.loop import Capabilities, JobRequest
 
 _ONE_TOKEN = 16
 """Characters of an answer that may be one token; longer ones need not be counted."""
@@ -36,7 +44,7 @@ def run_served(
     """Run an experiment with an endpoint.
 
     Args:
-        request: passed by `lacuna.experiments.check.check`.
+        request: passed by `lacuna.experiments.orders.check`.
         endpoint: that the request names.
         key: as `Endpoint.key` gave it.
         context: of the job.
@@ -134,3 +142,41 @@ def _one_token(request: ExperimentRequest, reader: EndpointReader) -> bool:
         return False
     # The longest first: one of several tokens is enough to know.
     return all(reader.count([answer])[0] == 1 for answer in reversed(answers))
+
+
+class ServedHandler(EndpointHandler):
+    """An `EndpointHandler` that takes experiments too. Arguments as there.
+
+    An experiment that is killed or given back has every answer that it paid for in the store; they
+    go when it has ended, for they belong to the caller's own texts.
+    """
+
+    def describe(self) -> Capabilities:
+        """No device: an endpoint computes elsewhere."""
+        return Capabilities("none", kinds=("profile", "experiment"))
+
+    def __call__(self, request: JobRequest, context: JobContext) -> Outcome:
+        """Make what the request asks for.
+
+        Raises:
+            LacunaError: why it cannot be made.
+        """
+        if isinstance(request, ProfileRequest):
+            return super().__call__(request, context)
+        return self.privately(lambda ledger: self._experiment(request, context, ledger))
+
+    def _experiment(
+        self, request: ExperimentRequest, context: JobContext, ledger: PrivateLedger
+    ) -> ExperimentOutcome:
+        endpoint = self.endpoints.find(request.model)
+        key = self.key_of(endpoint)
+        asked = request.budget
+        limits = Limits(asked.max_calls, asked.max_tokens, asked.max_cost)
+        budget = Budget.of(endpoint, limits)
+        pace = self.pace(endpoint, context.claim.job_id)
+        client = EndpointClient(endpoint, key, budget=budget, ledger=ledger, pace=pace)
+        curve = curve_of(request, self.find_profile)
+        found = run_served(
+            request, endpoint, key, context, ledger=ledger, curve=curve, client=client
+        )
+        return outcome(found, context.claim.job_id)

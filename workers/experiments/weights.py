@@ -31,7 +31,7 @@ def run_weights(
     """Run an experiment with a loaded model.
 
     Args:
-        request: passed by `lacuna.experiments.check.check`.
+        request: passed by `lacuna.experiments.orders.check`.
         loaded: the model that the request names.
         context: of the job.
         curve: of the request's `profile_id`, if it has one.

@@ -11,7 +11,7 @@ two passes, which rounding alone can cause.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -216,18 +216,7 @@ def _full(
 ) -> Instrumentation:
     branches = found.branches
     blocks = {branch.block for branch in branches}
-    warnings = []
     mixed = _other_mixers(model, ids, branches)
-    if layers > len(branches):
-        warnings.append(
-            f"hybrid: softmax attention in {len(branches)} of {layers} layers; the predictions "
-            "leave out what the others mix"
-        )
-    elif mixed:
-        warnings.append(
-            "other paths between positions than softmax attention (state space, convolution); the "
-            "predictions leave them out"
-        )
     choice = choose(model, ids, logits, found.cores, tolerance_of(model))
     reasons: tuple[str, ...] = ()
     if choice.capture == "none":
@@ -236,22 +225,38 @@ def _full(
             + "; ".join(choice.rejected)
             + "): mixing, but no kernels",
         )
-    if choice.sinks:
-        warnings.append("attention sinks: the rows of the kernels sum to less than one")
-    if any(len(branch.cores) > 1 for branch in branches):
-        warnings.append("several softmax maps feed one update; they count as separate heads")
     return Instrumentation(
         level="full" if choice.capture != "none" else "influence_only",
         branches=branches,
         block=blocks.pop() if len(blocks) == 1 else "mixed",
         capture=choice.capture,
         reasons=reasons,
-        warnings=tuple(warnings),
+        warnings=tuple(_warnings(branches, layers, mixed=mixed, sinks=choice.sinks)),
         attention_layers=len(branches),
         layers=layers,
         cores=found.cores,
         other_mixers=mixed,
     )
+
+
+def _warnings(
+    branches: Sequence[AttentionBranch], layers: int, *, mixed: bool, sinks: bool
+) -> Iterator[str]:
+    """What the predictions leave out, and how to read the kernels."""
+    if layers > len(branches):
+        yield (
+            f"hybrid: softmax attention in {len(branches)} of {layers} layers; the predictions "
+            "leave out what the others mix"
+        )
+    elif mixed:
+        yield (
+            "other paths between positions than softmax attention (state space, convolution); the "
+            "predictions leave them out"
+        )
+    if sinks:
+        yield "attention sinks: the rows of the kernels sum to less than one"
+    if any(len(branch.cores) > 1 for branch in branches):
+        yield "several softmax maps feed one update; they count as separate heads"
 
 
 def _other_mixers(model: PreTrainedModel, ids: Tensor, branches: Sequence[AttentionBranch]) -> bool:

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
@@ -25,6 +25,8 @@ from lacuna.contract.profile_requests import (
     PredictionName,
     ProfileRequest,
 )
+from lacuna.contract.profiles import DocumentSampling, SamplingEnd
+from lacuna.evidence.sampling import DOCUMENTS, Sampling
 from lacuna.theory import rollout
 from workers import faults
 from workers.attention.kernels import KernelRecorder, finest_detail
@@ -33,12 +35,12 @@ from workers.documents import DocumentSet
 from workers.documents.tokens import encode_continuation
 from workers.influence import influence
 from workers.influence.batching import Recorder
+from workers.influence.curves import sampling_to_wire, tenths_half_width
 from workers.influence.influence import InfluenceResult
 from workers.influence.mixing import MixingRecorder
 from workers.instrument import Instrumentation
 from workers.instrument.positions import positions_off
-from workers.job import predictions, recall, sampling
-from workers.job.sampling import Sample
+from workers.job import predictions, recall
 from workers.lease import Interruption
 from workers.models.loaded import LoadedModel
 from workers.recall.sampled import Probed
@@ -47,6 +49,8 @@ from workers.second_moment import moments
 F64 = NDArray[np.float64]
 log = logging.getLogger(__name__)
 OnProgress = Callable[[float, str], None]
+MeasureDocuments = Callable[[int, int], InfluenceResult]
+"""Measures the documents `start` to `stop` - 1."""
 
 # Where the phases end on the progress bar. What comes after the measurement and is not asked for
 # takes next to nothing.
@@ -100,6 +104,21 @@ class ProfileTask:
             self.on_progress(low + (high - low) * done / max(of, 1), f"{what} {done}/{of}")
 
         return report
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The documents that were read.
+
+    Attributes:
+        influence: gradient norms of each.
+        documents: their tokens.
+        sampled: why there are no more.
+    """
+
+    influence: InfluenceResult
+    documents: DocumentSet
+    sampled: DocumentSampling
 
 
 @dataclass
@@ -172,13 +191,8 @@ def measure(task: ProfileTask, *, batch_size: int) -> Measurement:
 
 def _measure_influence(task: ProfileTask, batch_size: int) -> Measurement:
     """Influence, with mixing and kernels recorded in the same passes where they can be."""
-    model, instrumentation, request = task.loaded.model, task.instrumentation, task.request
-    mixing, kernels = None, None
-    if instrumentation.branches:
-        mixing = MixingRecorder(model, instrumentation.branches)
-    if instrumentation.capture != "none":
-        detail = finest_detail(instrumentation, task.length)
-        kernels = KernelRecorder(model, instrumentation, detail, check=task.check)
+    request = task.request
+    mixing, kernels = _recorders(task)
     recorders: list[Recorder] = [one for one in (mixing, kernels) if one is not None]
     target = request.target
     wanted = None if target is None else target_ids(task.loaded, target)
@@ -205,13 +219,54 @@ def _measure_influence(task: ProfileTask, batch_size: int) -> Measurement:
         return found
 
     auto = request.documents.count == "auto"
-    sample = sampling.read(task.documents, read, most=request.documents.most if auto else None)
+    sample = read_documents(task.documents, read, most=request.documents.most if auto else None)
     return Measurement(
         sample=sample,
         aggregate="rms" if request.resolved_objective == "jacobian" else "mean",
         mixing=mixing,
         attention=None if kernels is None else kernels.result(),
     )
+
+
+def _recorders(task: ProfileTask) -> tuple[MixingRecorder | None, KernelRecorder | None]:
+    """Of mixing and of the kernels, where the model lets them be seen."""
+    model, instrumentation = task.loaded.model, task.instrumentation
+    mixing, kernels = None, None
+    if instrumentation.branches:
+        mixing = MixingRecorder(model, instrumentation.branches)
+    if instrumentation.capture != "none":
+        detail = finest_detail(instrumentation, task.length)
+        kernels = KernelRecorder(model, instrumentation, detail, check=task.check)
+    return mixing, kernels
+
+
+def read_documents(offered: DocumentSet, measure: MeasureDocuments, *, most: int | None) -> Sample:
+    """Measure documents from the first on.
+
+    Args:
+        offered: the documents that there are; the first ones stand for all.
+        measure: measures some of them.
+        most: stop when the rule of `lacuna.evidence.sampling` says so, and at this number; None
+            reads all.
+    """
+    there = len(offered.ids)
+    if most is None:
+        result = measure(0, there)
+        return Sample(result, offered, sampling_to_wire("fixed", result.norms))
+    state = Sampling(replace(DOCUMENTS, start=min(DOCUMENTS.start, most), budget=most))
+    stop = min(state.rule.start, there)
+    result = measure(0, stop)
+    while True:
+        exhausted = stop == there < most
+        look = state.look(stop, tenths_half_width(result.norms), exhausted=exhausted)
+        if look.stop:
+            break
+        start, stop = stop, min(stop + look.add, there)
+        result = result.followed_by(measure(start, stop))
+    end: SamplingEnd = "narrow" if look.reason == "narrow" else "budget"
+    if end == "budget" and exhausted:
+        end = "exhausted"
+    return Sample(result, offered.part(0, stop), sampling_to_wire(end, result.norms))
 
 
 def target_ids(loaded: LoadedModel, target: str) -> list[int]:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lacuna.contract.errors import DocumentsUnusable
-from lacuna.contract.profile_requests import ProfileRequest
-from lacuna.contract.recall import RecallRequest
+from lacuna.contract.profile_requests import ProfileRequest, RecallRequest
 from workers.models.loaded import LoadedModel
 from workers.recall.measure import layouts
 from workers.recall.reader import Check

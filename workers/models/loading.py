@@ -43,7 +43,7 @@ from lacuna.contract.errors import ModelUnsupported, OutOfMemory
 from lacuna.contract.profile_requests import ProfileRequest
 from service.panics import failures_as, one_line
 from workers.faults import is_machine_fault, is_out_of_memory
-from workers.models import leftovers, rotary, sources, weights
+from workers.models import leftovers, sources, weights
 from workers.models.loaded import (
     LoadedModel,
     LoadOptions,
@@ -149,7 +149,7 @@ def _build(source: Source, request: ProfileRequest, options: LoadOptions) -> Loa
             detail = f"the weights of {source.model} do not fit on {device}"
             raise OutOfMemory(detail, field="model") from error
         raise
-    rotary.forget_lengths(model)
+    forget_lengths(model)
     return LoadedModel(
         model=model.requires_grad_(False).eval(),
         tokenizer=_tokenizer(source),
@@ -348,3 +348,27 @@ def _digest(config: Any) -> str:
     fields = {k: v for k, v in config.to_dict().items() if k != "_name_or_path"}
     text = json.dumps(fields, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+# Rotary positions whose frequencies follow the length of the input ("dynamic" scaling)
+
+_CACHED = "max_seq_len_cached"
+
+
+def forget_lengths(model: nn.Module) -> None:
+    """Make every pass compute its frequencies from its own length, in place.
+
+    transformers keeps those of the longest input so far, until an input is shorter than the
+    original context. A model that stays in memory would then read a document otherwise after a
+    longer one, and equal requests would give different numbers.
+    """
+    for module in model.modules():
+        kinds = getattr(module, "rope_type", None)
+        named = kinds.values() if isinstance(kinds, dict) else [kinds]
+        if hasattr(module, _CACHED) and any("dynamic" in str(kind) for kind in named):
+            module.register_forward_pre_hook(_forget)
+
+
+def _forget(module: nn.Module, _inputs: Any) -> None:
+    for name in [one for one in vars(module) if one.endswith(_CACHED)]:
+        setattr(module, name, 0)

@@ -13,12 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lacuna.contract.errors import InternalError
-from workers.recall import controls
-from workers.recall.controls import Controls
 from workers.recall.layout import Group, Layout, Order, place
 from workers.recall.probes import Draw
-from workers.recall.reader import Check, OnProgress, Question, Reader, Reading, Rung
-from workers.recall.result import Recall
+from workers.recall.reader import Check, Form, OnProgress, Question, Reader, Reading, Rung
+from workers.recall.result import Controls, Recall
 
 F64 = NDArray[np.float64]
 
@@ -77,23 +75,21 @@ def measure(
     blocks = _prompts(laid_out, reader, order)
     random.Random(f"{seed}:{first}").shuffle(blocks)  # drift must not fall on one depth
     table = [asked for block in blocks for asked in block]
-    again = [
-        asked for i in controls.repeats(range(len(blocks)), REPEATED_PROMPTS) for asked in blocks[i]
-    ]
-    closed = [q for one in laid_out for q in controls.closed_book(one, reader.form, order)]
-    oracle = [q for one in laid_out for q in controls.oracle(one, reader.form, order)]
-    questions = [*(a.question for a in table), *closed, *oracle, *(a.question for a in again)]
+    again = [asked for i in repeats(range(len(blocks)), REPEATED_PROMPTS) for asked in blocks[i]]
+    closed = [q for one in laid_out for q in closed_book(one, reader.form, order)]
+    alone = [q for one in laid_out for q in oracle(one, reader.form, order)]
+    questions = [*(a.question for a in table), *closed, *alone, *(a.question for a in again)]
     readings = iter(reader.read(questions, on_progress=on_progress, check=check))
 
     def take(count: int) -> list[Reading | None]:
         return [next(readings) for _ in range(count)]
 
     found = _table(reader.rung, table, take(len(table)), (groups, depths))
-    closed_book = _probabilities(take(len(closed))).reshape(groups, depths)
-    alone = _probabilities(take(len(oracle))).reshape(groups, depths)
+    without = _probabilities(take(len(closed))).reshape(groups, depths)
+    with_fact = _probabilities(take(len(alone))).reshape(groups, depths)
     once = [found[0][a.group, a.fact, a.depth] for a in again]
     twice = np.column_stack([once, _probabilities(take(len(again)))])
-    judges = Controls(closed_book, alone, twice)
+    judges = Controls(without, with_fact, twice)
     return _result(reader, laid_out, found, judges, (probe, length, order, seed, first))
 
 
@@ -173,3 +169,29 @@ def _result(
         censored=float(censored[whole].mean()),
         lost=int((~whole).sum()),
     )
+
+
+def closed_book(layout: Layout, form: Form, order: Order) -> list[Question]:
+    """The question for each fact, without any context."""
+    group = layout.group
+    return [group.question("", i, form, order, 0) for i in range(len(group.items))]
+
+
+def oracle(layout: Layout, form: Form, order: Order) -> list[Question]:
+    """The question for each fact, with that fact alone as context."""
+    group = layout.group
+    contexts = [group.alone(i) for i in range(len(group.items))]
+    tokens = [int(count) for count in layout.items]
+    return [
+        group.question(context, i, form, order, tokens[i]) for i, context in enumerate(contexts)
+    ]
+
+
+def repeats(prompts: Sequence[int], most: int) -> list[int]:
+    """Which prompts to read again: at most `most`, evenly spread over all.
+
+    >>> repeats([0, 1, 2, 3, 4, 5], 3)
+    [0, 2, 4]
+    """
+    step = max(1, len(prompts) // most)
+    return list(prompts[::step][:most])

@@ -1,4 +1,4 @@
-"""A recall curve and the table behind it."""
+"""A recall curve, the table behind it, and the controls that judge it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,54 @@ from numpy.typing import NDArray
 from lacuna.contract.errors import InvalidRequest
 from lacuna.evidence import flatness as judging
 from lacuna.evidence.flatness import Flatness
-from workers.recall.controls import Controls
 from workers.recall.layout import Order
 from workers.recall.reader import Form, Rung
 
 F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Controls:
+    """Probabilities of right answers, NaN where nothing could be read.
+
+    Position can be seen only where the answer is neither known without the prompt nor missed with
+    the fact alone in it. Closed book and oracle are those of Liu et al. (arXiv 2307.03172). The
+    repeat says how far a reader's answers to one prompt differ: a server moves them with what it
+    has cached.
+
+    Attributes:
+        closed_book: the question alone, [groups, facts].
+        oracle: the fact alone before the question, [groups, facts].
+        repeated: the same prompts read twice, [questions, 2].
+    """
+
+    closed_book: F64
+    oracle: F64
+    repeated: F64
+
+    @property
+    def floor(self) -> float:
+        """Mean probability without the fact."""
+        return float(np.nanmean(self.closed_book))
+
+    @property
+    def ceiling(self) -> float:
+        """Mean probability with the fact alone."""
+        return float(np.nanmean(self.oracle))
+
+    @property
+    def repeat_difference(self) -> float:
+        """Mean absolute difference between two readings of one prompt; NaN if none was repeated."""
+        apart = np.abs(self.repeated[:, 0] - self.repeated[:, 1])
+        return float(np.nanmean(apart)) if np.isfinite(apart).any() else float("nan")
+
+    def joined(self, other: Controls) -> Controls:
+        """Those of both measurements."""
+        return Controls(
+            np.concatenate([self.closed_book, other.closed_book]),
+            np.concatenate([self.oracle, other.oracle]),
+            np.concatenate([self.repeated, other.repeated]),
+        )
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from lacuna.contract.errors import BudgetSpent, DocumentsUnusable
-from lacuna.contract.recall import LEAST_GROUPS, RecallRequest
+from lacuna.contract.profile_requests import RecallRequest
+from lacuna.contract.recall import LEAST_GROUPS
 from lacuna.evidence.flatness import depth_curve
 from lacuna.evidence.sampling import PROBABILITIES, Sampling
 from workers.recall import probes

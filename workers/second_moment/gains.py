@@ -102,22 +102,9 @@ def measure(
         ValueError: attention ran that could not be taken apart by heads.
     """
     count = int(ids.shape[0])
-    # One batch holds three groups of one-token prompts: every token with all its heads; the tokens
-    # of the Gram matrix once for each head; and, for `row`, every token again, at the last token's
-    # working point. `rows` says whose token and stream a prompt has, `points` whose mix it gets,
-    # `single` which head it keeps (-1: all).
     apart = torch.empty(0, dtype=torch.long) if gram_tokens is None else gram_tokens.cpu()
-    alike = torch.arange(count if apart_from_rows else 0)
-    own = torch.cat([torch.arange(count), apart.repeat_interleave(heads)])
-    rows = torch.cat([own, alike]).to(ids.device)
-    points = torch.cat([own, torch.full_like(alike, count - 1)]).to(ids.device)
-    single = torch.cat(
-        [
-            torch.full((count,), -1),
-            torch.arange(heads).repeat(len(apart)),
-            torch.full((len(alike),), -1),
-        ]
-    )
+    rows, points, single = _prompts(count, apart, heads, apart_from_rows=apart_from_rows)
+    rows, points = rows.to(ids.device), points.to(ids.device)
 
     def mixed(number: int, values: Tensor) -> Tensor:
         assert mix is not None
@@ -135,6 +122,25 @@ def measure(
     if gate.calls != sum(len(branch.cores) for branch in branches):
         raise ValueError(f"{gate.calls} attention operations were seen at {len(branches)} branches")
     return callbacks.result(heads, len(apart))
+
+
+def _prompts(
+    count: int, apart: Tensor, heads: int, *, apart_from_rows: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The one-token prompts of the batch, in three groups.
+
+    Every token with all its heads; the tokens `apart` once for each head; and, if
+    `apart_from_rows`, every token again at the last token's working point.
+
+    Returns:
+        By prompt: whose token and stream it has, whose mix it gets, which head it keeps (-1: all).
+    """
+    alike = torch.arange(count if apart_from_rows else 0)
+    own = torch.cat([torch.arange(count), apart.repeat_interleave(heads)])
+    single = torch.full((count + len(apart) * heads + len(alike),), -1)
+    single[count : len(own)] = torch.arange(heads).repeat(len(apart))
+    last = torch.full_like(alike, count - 1)
+    return torch.cat([own, alike]), torch.cat([own, last]), single
 
 
 class _GainCallbacks:

@@ -10,7 +10,6 @@ from lacuna.contract.base import DIGEST_PATTERN, pattern
 from lacuna.contract.experiment_requests import ExperimentEstimate, ExperimentRequest
 from lacuna.contract.experiments import ExperimentResult
 from lacuna.contract.jobs import TERMINAL, Job
-from service import logs
 from service.gateway.access import needs
 from service.gateway.bodies import body_of, openapi_body
 from service.gateway.dependencies import (
@@ -26,7 +25,7 @@ from service.gateway.dependencies import (
 )
 from service.gateway.problems import failure_problem, problem, problem_responses
 from service.gateway.representations import Conditions, choose
-from service.store.experiments import unpacked
+from service.store.profiles import unpacked
 from service.store.queue import JobRecord
 
 router = APIRouter(prefix="/v1/experiments", tags=["experiments"])
@@ -66,11 +65,7 @@ async def ask(
         found = await services.experiments.estimate(body)
         return Response(found.model_dump_json(), 200, _PRIVATE, "application/json")
     submission = await services.experiments.submit(body, owner, request_id)
-    logs.job_id.set(submission.job.id)
-    job = await services.wait(request, owner, submission.job, wait)
-    outcome = "created" if submission.created else "joined"
-    known = not submission.created and submission.job.state == "done"
-    services.metrics.submission("cached" if known else outcome)
+    job = await services.submitted(request, owner, submission, wait)
     return await _answer(request, services, job, owner, applied=wait)
 
 

@@ -22,7 +22,6 @@ from lacuna.contract.profiles import (
     SeriesRow,
     Source,
 )
-from service import logs
 from service.gateway.access import needs
 from service.gateway.bodies import body_of, openapi_body
 from service.gateway.dependencies import (
@@ -85,11 +84,7 @@ async def ask(
         estimate = services.profiles.estimate(body)
         return Response(estimate.model_dump_json(), 200, media_type="application/json")
     submission = await services.profiles.submit(body, owner, request_id)
-    logs.job_id.set(submission.job.id)
-    job = await services.wait(request, owner, submission.job, wait)
-    outcome = "created" if submission.created else "joined"
-    known = not submission.created and submission.job.state == "done"
-    services.metrics.submission("cached" if known else outcome)
+    job = await services.submitted(request, owner, submission, wait)
     return await _answer(request, services, job, applied=wait)
 
 

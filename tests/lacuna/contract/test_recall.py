@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from lacuna.contract.profile_requests import ProfileRequest, cost, recall_tokens
-from lacuna.contract.recall import LEAST_GROUPS, MOST_GROUPS, RecallRequest
+from lacuna.contract.profile_requests import ProfileRequest, RecallRequest, cost, recall_tokens
+from lacuna.contract.recall import LEAST_GROUPS, MOST_GROUPS
 
 PASSAGES = [
     {"question": f"Who built tower {i}?", "answers": [f"Mason {i}"], "text": f"Mason {i} built it."}

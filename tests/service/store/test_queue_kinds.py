@@ -13,7 +13,7 @@ from lacuna.contract import experiment_requests, profile_requests
 from lacuna.contract.models import WorkerModels
 from service.store import connection, keys, kinds
 from service.store.claims import Claim, ClaimStore, ExperimentOutcome, ProfileOutcome
-from service.store.experiments import read_experiment
+from service.store.profiles import read_experiment
 from service.store.queue import JobStore
 
 A, B = "a" * 32, "b" * 32

@@ -14,8 +14,8 @@ from lacuna.contract.experiment_requests import ExperimentEstimate, ExperimentRe
 from lacuna.contract.experiments import ExperimentResult
 from service.local.stack import Stack
 from service.store.claims import ExperimentOutcome
-from service.store.experiments import packed
-from service.terminal.experiment_report import estimate_report, experiment_report
+from service.store.profiles import packed
+from service.terminal.evaluate import estimate_report, experiment_report
 from workers.loop import understood
 
 EXAMPLES = Path(__file__).parents[3] / "openapi" / "examples"

@@ -24,8 +24,7 @@ from lacuna.contract.jobs import TERMINAL
 from lacuna.contract.profile_requests import ProfileRequest
 from lacuna.contract.profiles import Profile
 from service.store import keys
-from service.store.experiments import read_experiment, unpacked
-from service.store.profiles import read_profile
+from service.store.profiles import read_experiment, read_profile, unpacked
 from service.store.queue import JobRecord, JobStore
 from tests.workers.endpoints.fake_dialects import DIALECTS
 from tests.workers.endpoints.fake_model import FakeModel, recency

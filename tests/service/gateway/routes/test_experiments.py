@@ -11,7 +11,7 @@ import redis
 from lacuna.contract.experiment_requests import ExperimentRequest
 from service.store import keys
 from service.store.claims import ExperimentOutcome
-from service.store.experiments import packed
+from service.store.profiles import packed
 from workers.loop import understood
 
 RESULT = ExperimentOutcome(b'{"verdict": "use it"}', packed(["question,arm\r\n", "1,given\r\n"]))

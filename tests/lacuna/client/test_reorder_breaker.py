@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 
-from lacuna.client.breaker import Breaker
+from lacuna.client.reorder import Breaker
 
 
 class Clock:

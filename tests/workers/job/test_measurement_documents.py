@@ -9,7 +9,7 @@ import torch
 from lacuna.evidence.sampling import DOCUMENTS
 from workers.documents import DocumentSet
 from workers.influence.influence import InfluenceResult
-from workers.job import sampling
+from workers.job import measurement
 
 
 def offered(count: int) -> DocumentSet:
@@ -34,7 +34,7 @@ class Measured:
 
 def test_a_quiet_curve_takes_two_looks() -> None:
     measured = Measured(0.01, 200)
-    found = sampling.read(offered(200), measured, most=200)
+    found = measurement.read_documents(offered(200), measured, most=200)
     assert measured.parts == [(0, 32), (32, 48)]
     assert found.sampled.reason == "narrow"
     assert found.influence.norms.shape == (48, 40)
@@ -46,7 +46,7 @@ def test_a_quiet_curve_takes_two_looks() -> None:
 
 def test_a_loud_one_takes_all_that_it_may() -> None:
     measured = Measured(3.0, 200)
-    found = sampling.read(offered(200), measured, most=70)
+    found = measurement.read_documents(offered(200), measured, most=70)
     assert measured.parts == [(0, 32), (32, 48), (48, 64), (64, 70)]
     assert found.sampled.reason == "budget"
     assert found.sampled.half_width is not None
@@ -58,7 +58,7 @@ def test_a_loud_one_takes_all_that_it_may() -> None:
 @pytest.mark.parametrize("there", [1, 20, 32, 40])
 def test_what_there_is_no_more_of_is_said(there: int) -> None:
     measured = Measured(3.0, there)
-    found = sampling.read(offered(there), measured, most=64)
+    found = measurement.read_documents(offered(there), measured, most=64)
     assert measured.parts[-1][1] == len(found.documents.ids) == there
     assert found.sampled.reason == "exhausted"
     assert (found.sampled.half_width is None) == (there < 12)
@@ -66,7 +66,7 @@ def test_what_there_is_no_more_of_is_said(there: int) -> None:
 
 def test_a_fixed_number_is_read_at_once() -> None:
     measured = Measured(3.0, 50)
-    found = sampling.read(offered(50), measured, most=None)
+    found = measurement.read_documents(offered(50), measured, most=None)
     assert measured.parts == [(0, 50)]
     assert found.sampled.reason == "fixed"
     assert found.sampled.at_double == pytest.approx(

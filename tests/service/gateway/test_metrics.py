@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lacuna.contract.profiles import ProfileSummary
 from service.answers.drift import Change, InfluenceDrift, ModelDrift, RecallDrift
-from service.gateway.model_metrics import model_metrics
+from service.gateway.metrics import model_metrics
 
 ZONE = {
     "start": 20, "end": 60, "fraction": 0.4, "mean_density": 0.5, "min_density": 0.3, "argmin": 40,

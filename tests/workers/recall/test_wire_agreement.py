@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from workers.recall.agreement import MIN_GROUPS, rank_agreement
+from workers.recall.wire import MIN_GROUPS, rank_agreement
 
 SHAPE = np.array([0.5, 0.2, 0.1, 0.15, 0.3, 0.6])
 

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workers.recall import controls, probes
+from workers.recall import measure, probes
 from workers.recall.layout import place
+from workers.recall.result import Controls
 
 
 @pytest.mark.parametrize("name", list(probes.PROBES))
@@ -18,8 +19,8 @@ def test_the_closed_book_has_no_fact_and_the_oracle_one(
     reader = planted(groups, lambda *_: 0.5)
     for layout in place(groups, 500, reader.count, "last"):
         facts = [item.text for item in layout.group.items]
-        closed = controls.closed_book(layout, "plain", "last")
-        alone = controls.oracle(layout, "plain", "last")
+        closed = measure.closed_book(layout, "plain", "last")
+        alone = measure.oracle(layout, "plain", "last")
         for i in range(4):
             assert isinstance(closed[i].prompt, str)
             assert isinstance(alone[i].prompt, str)
@@ -31,7 +32,7 @@ def test_the_closed_book_has_no_fact_and_the_oracle_one(
 
 
 def test_means_leave_out_what_could_not_be_read() -> None:
-    found = controls.Controls(
+    found = Controls(
         closed_book=np.array([[0.1, np.nan], [0.3, 0.2]]),
         oracle=np.array([[0.5, 0.7], [np.nan, 0.9]]),
         repeated=np.array([[0.5, 0.6], [np.nan, 0.1]]),
@@ -43,5 +44,5 @@ def test_means_leave_out_what_could_not_be_read() -> None:
 
 
 def test_repeats_are_spread_over_all_prompts() -> None:
-    assert controls.repeats(range(48), 8) == [0, 6, 12, 18, 24, 30, 36, 42]
-    assert controls.repeats(range(3), 8) == [0, 1, 2]
+    assert measure.repeats(range(48), 8) == [0, 6, 12, 18, 24, 30, 36, 42]
+    assert measure.repeats(range(3), 8) == [0, 1, 2]

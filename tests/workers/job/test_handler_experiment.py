@@ -17,7 +17,7 @@ from lacuna.contract.experiment_requests import ExperimentRequest
 from lacuna.contract.experiments import ROW_COLUMNS, ExperimentResult
 from service.settings import Settings
 from service.store.claims import Claim, ExperimentOutcome
-from service.store.experiments import unpacked
+from service.store.profiles import unpacked
 from workers.job import ProfileHandler
 from workers.lease import GiveBack, JobCancelled
 

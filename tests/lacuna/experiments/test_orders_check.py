@@ -6,7 +6,7 @@ import pytest
 
 from lacuna.contract.errors import InvalidRequest, LacunaError, TooLarge
 from lacuna.contract.experiment_requests import ExperimentRequest
-from lacuna.experiments.check import check
+from lacuna.experiments.orders import check
 
 
 def request(
