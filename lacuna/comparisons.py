@@ -281,7 +281,7 @@ def _described(profile: Profile, form: shape.Shape, documents: int) -> ComparedP
 def _warnings(
     a: ComparedProfile, b: ComparedProfile, common: int, found: pairs.Comparison | None
 ) -> list[str]:
-    """What differs besides model and weights: they do not explain all of the distance."""
+    """What else differs, so that model and weights alone do not explain the distance."""
     said = [
         f"different {what}: a {left}, b {right}; {why}"
         for what, left, right, why in (

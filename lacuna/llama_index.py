@@ -23,8 +23,8 @@ class LacunaReorder(BaseNodePostprocessor):
             profile at `profile_path`; only such a postprocessor can be saved and loaded.
         url: address of the service.
         profile_path: a saved profile: place without the service.
-        suffix_tokens: what your prompt has after the nodes besides the question: the question's own
-            length is added for each query.
+        suffix_tokens: of what follows the nodes in your prompt, without the question, whose length
+            is added for each query.
         options: `profile_id` or `model`, and other fields of POST /v1/placements. Scores count as
             `relevance_scale="score"`; where a store gives distances, say `"distance"`.
         count_tokens: of one text; needed for `max_tokens`.

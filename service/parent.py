@@ -1,7 +1,7 @@
 """Ends a process whose parent was killed. `lacuna serve` cannot stop its children then.
 
 A child holds the writing end of a pipe (`LACUNA_EXIT_REASON_FD`). The kernel closes the reading end
-when the parent ends, however that happens, and says so to whoever looks at the other end.
+when the parent ends, however that happens, and the child notices.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class Settings(BaseSettings):
     all, which are 4,096 where the system allows so many open files. Behind a proxy, every
     connection is the proxy's: set it to 4096 there."""
     rate_limit_per_minute: int = Field(default=0, ge=0)
-    """Requests per key and minute; 0 is no limit."""
+    """Requests per key and minute; 0 sets no limit."""
     max_queued: int = Field(default=10_000, ge=1)
     """Waiting jobs beyond which a new one is refused with 429."""
     max_cost: float = Field(default=1.2e14, gt=0)
@@ -145,7 +145,7 @@ class Settings(BaseSettings):
     profile_ttl: float = Field(default=0.0, ge=0, le=_LONGEST)
     """Seconds after which an unused profile is dropped; 0 is never."""
     max_profile_bytes: int = Field(default=0, ge=0)
-    """Total bytes of profiles beyond which the least recently used are dropped; 0 is no bound."""
+    """Total bytes of profiles beyond which the least recently used are dropped; 0 sets no bound."""
     grace_seconds: float = Field(default=20.0, ge=0, le=_LONGEST)
     """Seconds that a worker may take to finish its job after SIGTERM."""
     eviction_policy_check: Literal["refuse", "warn"] = "refuse"
@@ -335,7 +335,7 @@ def _is_store(url: str) -> bool:
     """Whether a text has the form of a Redis URL."""
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018 - raises when it is no number
+        parts.port  # noqa: B018 - raises when it is not a number
         if parts.query:
             parse_qs(parts.query, strict_parsing=True)
     except ValueError:

@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 1.0
 ANNOUNCE_SECONDS = 5.0
-STOP_PATIENCE_SECONDS = 5.0
+STOP_LIMIT_SECONDS = 5.0
 """How long a job may run after the grace period before its process is ended."""
-CANCEL_PATIENCE_SECONDS = 300.0
+CANCEL_LIMIT_SECONDS = 300.0
 """How long a cancelled or lost job may run without a check before its process is ended."""
 
 
@@ -235,7 +235,7 @@ class Keeper:
     def _end_if_stuck(self, context: JobContext) -> None:
         reason = context.stop_reason
         stopping = reason is StopReason.GIVE_BACK
-        grace = STOP_PATIENCE_SECONDS if stopping else CANCEL_PATIENCE_SECONDS
+        grace = STOP_LIMIT_SECONDS if stopping else CANCEL_LIMIT_SECONDS
         if reason is None or context.overdue <= grace:
             return
         log.critical("the job does not stop; ending the process", extra={"reason": reason.name})

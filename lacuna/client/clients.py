@@ -53,9 +53,9 @@ class Client:
 
     Raises:
         Refused: `url`, `api_key` or a proxy or certificate that the environment names cannot be
-            used. Every method raises it when the service refuses
-            the request, `ServiceAway` when the service does not answer after all retries, and
-            `UnexpectedAnswer` when something else than a Lacuna service answers.
+            used. Every method raises it when the service refuses the request, `ServiceAway` when
+            the service does not answer after all retries, and `UnexpectedAnswer` when the answer
+            is not that of a Lacuna service.
     """
 
     def __init__(

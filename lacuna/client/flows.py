@@ -43,7 +43,7 @@ T = TypeVar("T")
 RETRIED = frozenset({429, 502, 503, 504})
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 8.0
 _OUTAGE_SECONDS = 60.0
-"""How long a wait for a job bears a service that is away: it may be restarting."""
+"""How long a service may be away during a wait for a job: it may be restarting."""
 _HELD_SECONDS, _HELD_WITH_PROGRESS = 10.0, 1.0
 """How long the service is asked to hold an answer; shorter when the caller watches progress."""
 _BETWEEN_POLLS = 0.2

@@ -6,7 +6,7 @@ number of values rather than of bytes. Counting is as fast as memory. The bounds
 largest valid requests: a matrix of 1,024 x 1,024 numbers, or an experiment with 8,000 chunks.
 
 `error_message`, `unknown_field` and `unknown_parameter` say what pydantic found: in words instead
-of a regular expression, and with the name that a misspelt one probably stands for.
+of a regular expression, and with the name that was probably meant by a misspelt one.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def _unknown(what: str, name: str, known: Sequence[str]) -> str:
 
 
 def _meant(name: str, known: Iterable[str]) -> str | None:
-    """The known name that this one stands for: spelt alike, a synonym, or one of its words."""
+    """The known name that was meant: spelt alike, a synonym, or one of its words."""
     if name in _SYNONYMS:
         return next((one for one in _SYNONYMS[name] if one in known), None)
     words = Counter(word for one in known for word in one.split("_"))

@@ -88,7 +88,7 @@ class Sampling:
         Args:
             units: measured so far, more than at the last look.
             half_width: the widest of the band; None where no band is offered yet.
-            exhausted: whether there are no more units to be had.
+            exhausted: whether no units are left.
 
         Raises:
             ValueError: the units did not grow, or the rule has already said stop.

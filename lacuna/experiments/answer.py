@@ -268,7 +268,7 @@ def _warnings(
     return said
 
 
-# What the labels give besides
+# What else the labels give
 
 
 def _calibration(

@@ -2,7 +2,7 @@
 
 A template may write text and fields, loop over `chunks`, and test with `if`. There are no calls, no
 assignments, no loops inside loops, no attributes but those of the loop, and few filters. So it runs
-once through the chunks, and no text grows by itself; the output is cut off at a limit besides.
+once through the chunks, and no text grows by itself. The output is cut off at a limit as well.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def compiled(source: str) -> Template:
     """A template that is sure to end.
 
     Raises:
-        InvalidRequest: it is no Jinja, or does what is refused; names the line.
+        InvalidRequest: it is not Jinja, or does what is refused; names the line.
     """
     from jinja2 import TemplateError, TemplateSyntaxError, nodes
 

@@ -248,7 +248,7 @@ def _positions(axes: _Axes) -> list[tuple[float, str]]:
 
 
 def _step(length: float, most: int) -> float:
-    """The least of 1, 2 and 5 times powers of ten that fits into `length` at most so often."""
+    """The least of 1, 2 and 5 times powers of ten that fits into `length` at most `most` times."""
     decade = math.floor(math.log10(length / most))
     return next(
         value

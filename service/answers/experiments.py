@@ -198,7 +198,7 @@ def refuse_too_costly(request: ExperimentRequest, limit: float, queue: str = "cp
 
 
 def _is_pinned(request: ExperimentRequest) -> bool:
-    """Whether its model means the same for ever."""
+    """Whether its model name always means the same model."""
     return request.endpoint is None and is_pinned(request.loading())
 
 

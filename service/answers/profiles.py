@@ -144,7 +144,7 @@ class Profiles:
         return await self.jobs.get(job_id, owner)
 
     async def wait(self, job: JobRecord, seconds: float) -> JobRecord:
-        """The job at its end, or as it stands after so many seconds."""
+        """The job at its end, or as it is after this many seconds."""
         return await self.jobs.wait(job.id, seconds) if seconds > 0 else job
 
     async def cancel(self, job_id: str, owner: str | None) -> JobRecord:
@@ -234,7 +234,7 @@ class Profiles:
 
 
 def is_pinned(request: ProfileRequest) -> bool:
-    """Whether the request means the same for ever: a commit, a demo file or a preset, and documents
+    """Whether the request always means the same: a commit, a demo file or a preset, and documents
     that cannot change as the operator's folders may.
     """
     if request.documents.source == "corpus" or request.model.startswith("local:"):

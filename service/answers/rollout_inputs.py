@@ -166,7 +166,7 @@ def resolve(request: RolloutRequest) -> Inputs:
 
 
 def _coincidences(inputs: Inputs) -> Iterator[str]:
-    """What the request asks for in vain, or under two names."""
+    """What the request asks for without effect, or under two names."""
     kernel = inputs.kernel
     if not inputs.has_content:
         yield (

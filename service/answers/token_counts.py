@@ -73,7 +73,7 @@ class TokenCounts:
     def _ended(self, digest: str, done: asyncio.Future[Tokenizer | None]) -> None:
         del self._loading[digest]
         if not done.cancelled():
-            done.exception()  # whoever waited has it; perhaps nobody does any more
+            done.exception()  # marks it as seen: perhaps nobody waits any more
 
     async def _load(self, digest: str) -> Tokenizer | None:
         document = await self._store.get(digest)

@@ -196,7 +196,7 @@ def of_answers(
         length: tokens of each prompt.
         rung: `text` generates `answer_tokens`, the others one token.
         answer_tokens: tokens of an answer, or generated for one.
-        short_answers: questions without their context besides, of SHORT_PROMPT tokens.
+        short_answers: further questions, without context, of SHORT_PROMPT tokens.
         counting_calls: calls that count tokens.
         counting_tokens: their paid prompt tokens; 0 where the server has a route that counts.
     """

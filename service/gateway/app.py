@@ -283,7 +283,7 @@ async def keep_house(
         profiles: evicted once a minute.
         lease: the workers' lease in seconds.
         profile_ttl: seconds after which an unused profile goes; 0 is never.
-        max_profile_bytes: total size beyond which the least recently used go; 0 is no bound.
+        max_profile_bytes: total size beyond which the least recently used go; 0 sets no bound.
     """
     loop = asyncio.get_running_loop()
     pause, evict_at = min(5.0, lease / 4), loop.time()

@@ -65,7 +65,7 @@ class Child:
 
         Args:
             environment: all its variables, but for the number of its pipe.
-            held_open: descriptors that it shall keep open.
+            held_open: descriptors that it keeps open.
         """
         self._close_pipe()
         rotate(self.log)

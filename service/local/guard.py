@@ -26,7 +26,7 @@ def main(folder: str) -> None:
     with open(LOCK, "a") as start, open(USERS, "a") as users:
         while True:
             time.sleep(PAUSE_SECONDS)
-            # The first lock is held by whoever starts, joins or leaves: nobody can do so meanwhile.
+            # Starting, joining and leaving take the first lock: nobody can do so meanwhile.
             if not locked(start):
                 continue
             try:
@@ -64,5 +64,5 @@ def stopped() -> bool:
     return True
 
 
-if __name__ == "__main__" and os.fork() == 0:  # whoever started it need not wait for its end
+if __name__ == "__main__" and os.fork() == 0:  # the process that started it need not wait
     main(sys.argv[1])

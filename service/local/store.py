@@ -3,7 +3,7 @@
 It listens on a unix socket that only this user can open; TCP is off. `ensure` uses a server that
 already runs there (its former owner may have been killed), or starts one. The process that started
 it stops it, unless another process that called `ensure` still uses it; then the last of them does.
-If they are killed, a guard beside the server (`local.guard`) stops it.
+If they are killed, a guard process (`local.guard`) stops the server.
 
 Two servers on one folder would write the same file and lose each other's jobs. A server that does
 not answer may only be slow, so that says nothing about whether it runs. Instead, the server holds a

@@ -126,7 +126,7 @@ class Turns:
         self._run("free", owner=self._owner)
 
     def hold(self, seconds: float) -> None:
-        """Let no worker start a call for so long."""
+        """Let no worker start a call for this many seconds."""
         self._run("hold", wait=int(seconds * 1e6))
 
 

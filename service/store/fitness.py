@@ -27,7 +27,7 @@ def version_problem(info: Mapping[str, Any]) -> str | None:
     """What is wrong with a server's version, if anything.
 
     Args:
-        info: the answer to INFO; Valkey reports there which Redis it can stand for.
+        info: the answer to INFO; Valkey reports there which Redis it can replace.
     """
     version = str(info.get("redis_version", ""))
     numbers = re.match(r"(\d+)\.(\d+)", version)

@@ -1,8 +1,8 @@
 """What a job needs of the worker that runs it: its kind, its version, the fields of its request.
 
 Gateways and workers may be of different versions. A gateway writes down what a job needs; a worker
-takes only what it knows. Else an older worker would answer a request by an older method, under an
-id that stands for the newer one.
+takes only what it knows. Otherwise an older worker would answer by an older method, under the id of
+a newer one.
 """
 
 from __future__ import annotations

@@ -270,6 +270,6 @@ def unpacked(rows: bytes) -> bytes:
     """The table as UTF-8, cut at `MAX_ROWS_BYTES`.
 
     Raises:
-        zlib.error: these are no rows of ours.
+        zlib.error: we did not write these rows.
     """
     return zlib.decompressobj().decompress(rows, MAX_ROWS_BYTES)

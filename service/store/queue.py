@@ -138,7 +138,7 @@ class JobStore:
         Args:
             job_id: under which it is one job.
             request_json: the request as the worker will parse it.
-            queue: the kind of machine that shall run it.
+            queue: the kind of machine that will run it.
             kind: what it makes.
             identity: content address of the request, where `job_id` is another one.
             high: stand before all jobs of normal priority.
@@ -223,7 +223,7 @@ class JobStore:
         last: JobRecord | None = None
         async with contextlib.aclosing(self._watcher.follow(job_id, POSITION_SECONDS)) as reads:
             async for job in reads:
-                # The estimate moves with every read; that alone is no event.
+                # The estimate moves with every read; that alone is not an event.
                 news = replace(job, eta_seconds=None)
                 if news == last:
                     continue

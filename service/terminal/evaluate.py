@@ -339,7 +339,7 @@ def _controls(found: ExperimentResult) -> Iterator[str]:
     if same is not None:
         gap = same.difference
         words = f"{gap.value:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"
-        said = "a difference that is none: trust no verdict" if same.found else "as it must be"
+        said = "a difference where there is none: trust no verdict" if same.found else "as expected"
         yield f"control, the reference against itself: {words}, {said}"
     if closed is not None:
         yield f"control, without chunks: {closed:.3f}"

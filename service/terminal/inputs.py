@@ -33,7 +33,7 @@ _JSON = ("{", "[")
 
 
 def read_source(source: str) -> tuple[str, str]:
-    """The text that an argument stands for, and what to call it in messages.
+    """The text that an argument names, and what to call it in messages.
 
     Args:
         source: JSON itself; `-` for stdin; a file, with or without `@` before its name.

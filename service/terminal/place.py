@@ -68,7 +68,7 @@ def place_chunks(
     ] = None,
     layers: Annotated[
         int | None,
-        typer.Option(help="Theory alone, of an architecture with so many layers; or with --model."),
+        typer.Option(help="Layers of an architecture: theory alone. Or with --model."),
     ] = None,
     heads: Annotated[
         int | None, typer.Option(help="Heads of a layer; only ALiBi depends on them.")

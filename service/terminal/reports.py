@@ -208,7 +208,7 @@ def shape_words(form: Shape) -> str:
 
 
 def _sampling(found: DocumentSampling) -> str:
-    """Why there are no more documents, and what the masses of tenths are known to."""
+    """Why reading stopped, and how precisely the masses of tenths are known."""
     reason = {
         "narrow": "enough",
         "budget": "the most allowed",

@@ -66,7 +66,9 @@ def compute_rollout(
     predictions: Annotated[
         str | None, typer.Option(help=f"Some of {', '.join(PREDICTION_NAMES)}.")
     ] = None,
-    bins: Annotated[int | None, typer.Option(help="Curves as masses of so many bins.")] = None,
+    bins: Annotated[
+        int | None, typer.Option(help="Number of bins of a curve; a bin holds a mass.")
+    ] = None,
     request: Request = None,
     as_json: Json = False,
 ) -> None:

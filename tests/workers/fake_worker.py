@@ -96,6 +96,6 @@ if __name__ == "__main__":
     profile_requests.METHOD_VERSION = os.environ.get(  # as an older worker has it
         "TEST_METHOD_VERSION", profile_requests.METHOD_VERSION
     )
-    lease.CANCEL_PATIENCE_SECONDS = float(os.environ.get("TEST_CANCEL_PATIENCE", "300"))
-    lease.STOP_PATIENCE_SECONDS = float(os.environ.get("TEST_STOP_PATIENCE", "5"))
+    lease.CANCEL_LIMIT_SECONDS = float(os.environ.get("TEST_CANCEL_LIMIT", "300"))
+    lease.STOP_LIMIT_SECONDS = float(os.environ.get("TEST_STOP_LIMIT", "5"))
     sys.exit(main(FakeHandler))

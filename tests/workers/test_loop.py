@@ -116,7 +116,7 @@ async def test_sigterm_lets_end_what_fits(
 async def test_a_job_that_ignores_sigterm_is_given_back_all_the_same(
     workers: Workers, jobs: JobStore, make_request: Make
 ) -> None:
-    process = workers.start(grace=0.2, TEST_STOP_PATIENCE="0.2")
+    process = workers.start(grace=0.2, TEST_STOP_LIMIT="0.2")
     job_id = await submit(jobs, make_request("hang"))
     await until(jobs, job_id, "running")
     process.terminate()
@@ -128,7 +128,7 @@ async def test_a_job_that_ignores_sigterm_is_given_back_all_the_same(
 async def test_a_job_that_ignores_a_cancel_ends_with_its_process(
     workers: Workers, jobs: JobStore, make_request: Make
 ) -> None:
-    process = workers.start(TEST_CANCEL_PATIENCE="0.2")
+    process = workers.start(TEST_CANCEL_LIMIT="0.2")
     job_id = await submit(jobs, make_request("hang"))
     await until(jobs, job_id, "running")
     await jobs.cancel(job_id)

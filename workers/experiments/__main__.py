@@ -101,7 +101,7 @@ def _curve(path: Path) -> PlacementCurve:
     try:
         return of_profile(path.read_bytes(), None)
     except ValidationError:
-        raise Unusable(f"{path} is no saved profile") from None
+        raise Unusable(f"{path} is not a saved profile") from None
 
 
 def _lines(path: Path) -> list[Any]:

@@ -50,7 +50,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Setup:
-    """What prompts depend on besides the request.
+    """What prompts depend on, apart from the request.
 
     Attributes:
         form: of the reader.

@@ -84,7 +84,7 @@ class Spending(Protocol):
     """Tells what was spent, once all is read."""
 
     def __call__(self, prompts: int) -> ExperimentUsage:
-        """What was spent on so many different prompts."""
+        """What was spent on this number of different prompts."""
 
 
 def scoring_of(request: ExperimentRequest, reader: Reader) -> Scoring:

@@ -118,7 +118,7 @@ def measured_to_wire(
 
     Args:
         curves: of all documents.
-        sampled: why there are no more.
+        sampled: why reading stopped.
         probe_error: F64[D, n], standard error of the norms over random probes; None without.
         last_token_attention: [n], the second measured source; None when it was not seen.
     """

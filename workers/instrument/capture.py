@@ -402,7 +402,7 @@ class _SoftmaxMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _bias(call: AttentionCall, logits: Tensor) -> Tensor:
-    """What the logits hold besides the content, [H, 2, n]: last query and middle query."""
+    """What the logits hold apart from the content, [H, 2, n]: last query and middle query."""
     rows = [call.length - 1, call.length // 2]
     content = torch.cat([call.scores(row, row + 1) for row in rows], dim=2)
     return (logits[0, :, rows].float() - content[0]).masked_fill(

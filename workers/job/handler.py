@@ -166,8 +166,8 @@ def run_experiment(
 ) -> ExperimentOutcome:
     """What an experiment leaves behind.
 
-    What was read is kept in the data folder until the job ends, numbers alone: a worker that is
-    killed or gives the job back has not read in vain.
+    What was read is kept in the data folder until the job ends, as numbers alone. So nothing is
+    read twice when a worker is killed or gives the job back.
 
     Raises:
         LacunaError: why it cannot be run.

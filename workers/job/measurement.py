@@ -113,7 +113,7 @@ class Sample:
     Attributes:
         influence: gradient norms of each.
         documents: their tokens.
-        sampled: why there are no more.
+        sampled: why reading stopped.
     """
 
     influence: InfluenceResult
@@ -244,7 +244,7 @@ def read_documents(offered: DocumentSet, measure: MeasureDocuments, *, most: int
     """Measure documents from the first on.
 
     Args:
-        offered: the documents that there are; the first ones stand for all.
+        offered: all documents, in an order in which the first ones represent all.
         measure: measures some of them.
         most: stop when the rule of `lacuna.evidence.sampling` says so, and at this number; None
             reads all.

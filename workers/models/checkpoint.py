@@ -121,7 +121,7 @@ def check_plain(model: str, files: Iterable[Path]) -> None:
 
 
 def _quantised(tensor: StoredTensor) -> bool:
-    """Integers that are no weights are indices and causal masks, which old checkpoints have."""
+    """Integers that are not weights are indices and causal masks, which old checkpoints have."""
     if _OF_QUANTISATION.fullmatch(tensor.name) or _SMALL.fullmatch(tensor.dtype):
         return True
     if tensor.dtype in _PLAIN or tensor.dtype == "BOOL":

@@ -31,7 +31,7 @@ def recall_to_wire(
     *,
     reader: Literal["weights", "endpoint"] = "weights",
 ) -> RecallCurve:
-    """The curve with its bands and its one test, beside the influence of a profile's documents.
+    """The curve with its bands and its one test, and the influence of a profile's documents there.
 
     Args:
         found: every group that was read.
