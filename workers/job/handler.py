@@ -137,23 +137,27 @@ class ProfileHandler:
         return found
 
 
-def check_cost(request: ProfileRequest, loaded: LoadedModel, settings: Settings) -> None:
+def check_cost(request: JobRequest, loaded: LoadedModel, settings: Settings) -> None:
     """Check the cost again, now with the model's own size; the gateway may have assumed one.
 
     Raises:
         TooLarge: names the limit.
     """
     depth, width = table.layers(loaded.text_config), loaded.width
-    asked = cost(request, depth, table.heads(loaded.text_config), width)
+    if isinstance(request, ProfileRequest):
+        asked = cost(request, depth, table.heads(loaded.text_config), width)
+        field, less = "sequence_length", "lower `sequence_length` or `documents`"
+    else:
+        asked = experiment_cost(request, depth, width)
+        field, less = "questions", "ask fewer questions or compare fewer orders"
     gpu = loaded.device.type == "cuda"
     limit = settings.max_cost_gpu if gpu else settings.max_cost
     if asked > limit:
         raise TooLarge(
-            f"`sequence_length`: {loaded.id} has {depth} layers of width {width}, so that this "
-            f"costs about {asked:.2g} multiply-adds, above the limit of {limit:.2g} "
-            f"({'LACUNA_MAX_COST_GPU' if gpu else 'LACUNA_MAX_COST'}); lower `sequence_length` or "
-            "`documents`",
-            field="sequence_length",
+            f"`{field}`: {loaded.id} has {depth} layers of width {width}, so that this costs about "
+            f"{asked:.2g} multiply-adds, above the limit of {limit:.2g} "
+            f"({'LACUNA_MAX_COST_GPU' if gpu else 'LACUNA_MAX_COST'}); {less}",
+            field=field,
         )
 
 
@@ -172,7 +176,7 @@ def run_experiment(
     Raises:
         LacunaError: why it cannot be run.
     """
-    check_experiment_cost(request, loaded, settings)
+    check_cost(request, loaded, settings)
     folder = settings.data_dir / "experiments"
     try:
         found = run_weights(
@@ -198,25 +202,3 @@ def _made(folder: Path) -> Path | None:
     except OSError:
         return None
     return folder
-
-
-def check_experiment_cost(
-    request: ExperimentRequest, loaded: LoadedModel, settings: Settings
-) -> None:
-    """Check the cost again, now with the model's own size; the gateway may have assumed one.
-
-    Raises:
-        TooLarge: names the limit.
-    """
-    depth, width = table.layers(loaded.text_config), loaded.width
-    asked = experiment_cost(request, depth, width)
-    gpu = loaded.device.type == "cuda"
-    limit = settings.max_cost_gpu if gpu else settings.max_cost
-    if asked > limit:
-        raise TooLarge(
-            f"`questions`: {loaded.id} has {depth} layers of width {width}, so that this costs "
-            f"about {asked:.2g} multiply-adds, above the limit of {limit:.2g} "
-            f"({'LACUNA_MAX_COST_GPU' if gpu else 'LACUNA_MAX_COST'}); ask fewer questions or "
-            "compare fewer orders",
-            field="questions",
-        )
