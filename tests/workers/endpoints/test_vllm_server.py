@@ -20,8 +20,8 @@ import pytest
 import torch
 
 from lacuna.contract.errors import ModelNotFound
-from lacuna.contract.profile_requests import ProfileRequest
-from lacuna.contract.recall import RecallCurve, RecallRequest
+from lacuna.contract.profile_requests import ProfileRequest, RecallRequest
+from lacuna.contract.recall import RecallCurve
 from service.settings import Settings
 from tests.workers.endpoints.harness import reader_at
 from workers.endpoints.dialects import way_named
