@@ -1,4 +1,5 @@
-"""What all wire models share: strict types, no unknown fields, no NaN, six digits, content ids."""
+"""What all wire models share: strict types, no unknown fields, no NaN, six digits, content ids, and
+models as users name them."""
 
 from __future__ import annotations
 
@@ -179,3 +180,38 @@ def canonical(value: Any) -> bytes:
 def digest(value: Any) -> str:
     """Content address of a JSON value (32 hex characters)."""
     return hashlib.sha256(canonical(value)).hexdigest()[:32]
+
+
+# A hub id is `name` or `owner/name`; the prefixes with a colon are Lacuna's. A path never matches:
+# no leading slash or dot, no "..", no percent sign, at most one slash.
+_SEGMENT = r"[A-Za-z0-9][A-Za-z0-9_\-]*(?:\.[A-Za-z0-9_\-]+)*"
+MODEL_ID_PATTERN = pattern(
+    rf"^(?:(?:local|demo|preset|endpoint):{_SEGMENT}|{_SEGMENT}(?:/{_SEGMENT})?)$",
+    "a model is a hub id (`name` or `owner/name`), `local:NAME`, `demo:NAME`, `preset:NAME` or "
+    "`endpoint:NAME`; names have letters, digits and . _ -",
+)
+
+
+def _is_a_name(value: str) -> str:
+    if value.lower() in {"none", "null", "undefined"}:
+        raise ValueError(f"{value!r} is what an unset variable prints, not a model")
+    return value
+
+
+ModelId = Annotated[
+    str,
+    Field(min_length=1, max_length=160, pattern=MODEL_ID_PATTERN),
+    AfterValidator(_is_a_name),
+]
+
+SERVED_OR_ID_PATTERN = pattern(
+    rf"^(?:endpoint:[a-z0-9][a-z0-9._-]{{0,63}}|{MODEL_ID_PATTERN.strip('^$')})$",
+    "a model is a hub id (`name` or `owner/name`), `local:NAME`, `demo:NAME` or `endpoint:NAME`; "
+    "names have letters, digits and . _ -, those of endpoints small letters",
+)
+AnyModelId = Annotated[
+    str,
+    Field(min_length=1, max_length=160, pattern=SERVED_OR_ID_PATTERN),
+    AfterValidator(_is_a_name),
+]
+"""A model by its weights, or `endpoint:NAME`: a served one that the operator named."""

@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lacuna.contract.base import Digest, Rounded, Wire, digest
+from lacuna.contract.base import AnyModelId, Digest, Rounded, Wire, digest
 from lacuna.contract.calibrations import RelevanceScale
-from lacuna.contract.models import AnyModelId
 from lacuna.contract.placements import MAX_DENSITY, Number, Slot, Source
 from lacuna.contract.profile_requests import REVISION_PATTERN, ProfileRequest, forward_cost
 

@@ -1,47 +1,13 @@
-"""Models as users name them and as workers describe them."""
+"""Models as workers describe them."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from lacuna.contract.base import Wire, pattern
+from lacuna.contract.base import Wire
 from lacuna.contract.endpoints import EndpointListing
-
-# A hub id is `name` or `owner/name`; the prefixes with a colon are Lacuna's. A path never matches:
-# no leading slash or dot, no "..", no percent sign, at most one slash.
-_SEGMENT = r"[A-Za-z0-9][A-Za-z0-9_\-]*(?:\.[A-Za-z0-9_\-]+)*"
-MODEL_ID_PATTERN = pattern(
-    rf"^(?:(?:local|demo|preset|endpoint):{_SEGMENT}|{_SEGMENT}(?:/{_SEGMENT})?)$",
-    "a model is a hub id (`name` or `owner/name`), `local:NAME`, `demo:NAME`, `preset:NAME` or "
-    "`endpoint:NAME`; names have letters, digits and . _ -",
-)
-
-
-def _is_a_name(value: str) -> str:
-    if value.lower() in {"none", "null", "undefined"}:
-        raise ValueError(f"{value!r} is what an unset variable prints, not a model")
-    return value
-
-
-ModelId = Annotated[
-    str,
-    Field(min_length=1, max_length=160, pattern=MODEL_ID_PATTERN),
-    AfterValidator(_is_a_name),
-]
-
-SERVED_OR_ID_PATTERN = pattern(
-    rf"^(?:endpoint:[a-z0-9][a-z0-9._-]{{0,63}}|{MODEL_ID_PATTERN.strip('^$')})$",
-    "a model is a hub id (`name` or `owner/name`), `local:NAME`, `demo:NAME` or `endpoint:NAME`; "
-    "names have letters, digits and . _ -, those of endpoints small letters",
-)
-AnyModelId = Annotated[
-    str,
-    Field(min_length=1, max_length=160, pattern=SERVED_OR_ID_PATTERN),
-    AfterValidator(_is_a_name),
-]
-"""A model by its weights, or `endpoint:NAME`: a served one that the operator named."""
 
 PositionalEncoding = Literal[
     "rotary", "alibi", "learned", "sinusoidal", "relative", "none", "other"

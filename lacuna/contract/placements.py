@@ -7,9 +7,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lacuna.contract.base import FROM_ARRAYS, WHOLE, Digest, Rounded, Wire
+from lacuna.contract.base import FROM_ARRAYS, WHOLE, Digest, ModelId, Rounded, Wire
 from lacuna.contract.calibrations import Calibration, RelevanceScale
-from lacuna.contract.models import ModelId, PositionalEncoding
+from lacuna.contract.models import PositionalEncoding
 from lacuna.contract.profiles import DeadZone
 from lacuna.contract.profiles import Source as CurveSource
 

@@ -9,9 +9,8 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from lacuna.contract.base import Wire, digest, pattern
+from lacuna.contract.base import ModelId, Wire, digest, pattern
 from lacuna.contract.endpoints import PREFIX, EndpointBudget
-from lacuna.contract.models import ModelId
 from lacuna.contract.recall import LEAST_GROUPS, MOST_GROUPS, Probe, QuestionPlace
 
 METHOD_VERSION = "4"

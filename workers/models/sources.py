@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from lacuna.architectures.table import KnownArchitecture, find_preset, presets
+from lacuna.contract.base import MODEL_ID_PATTERN
 from lacuna.contract.errors import ModelNotFound, ModelUnsupported, TooLarge
-from lacuna.contract.models import MODEL_ID_PATTERN
 from lacuna.contract.profile_requests import ProfileRequest
 from workers.models import checkpoint, demo, hub, weights
 from workers.models.loaded import LoadOptions

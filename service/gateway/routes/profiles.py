@@ -8,12 +8,11 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from lacuna import comparisons as pairwise
 from lacuna import views
-from lacuna.contract.base import DIGEST_PATTERN, pattern
+from lacuna.contract.base import DIGEST_PATTERN, ModelId, pattern
 from lacuna.contract.comparisons import ComparedCurve, Comparison
 from lacuna.contract.endpoints import EndpointEstimate
 from lacuna.contract.errors import RouteNotFound
 from lacuna.contract.jobs import Job
-from lacuna.contract.models import ModelId
 from lacuna.contract.profile_requests import ProfileRequest
 from lacuna.contract.profiles import (
     DeadZoneView,
