@@ -235,11 +235,10 @@ def drift_rows(times: int) -> Iterator[Row]:
                 for fall, said in ((0.0, "no change"), (-1.5, "a rise")):
                     alarms = _alerts(times, kind, groups, fall, generator, probes)
                     yield Row(f"{where}: alert at {said} (false alarm)", alarms, high=0.05)
-                low = 0.9 if kind == "p" else None
                 for fall in (0.75, 1.5):
                     power = _alerts(times, kind, groups, fall, generator, probes)
                     note = f"last depth worse by {_fall(kind, fall):.2f}"
-                    least = low if fall > 1 else None
+                    least = 0.9 if fall > 1 else None
                     yield Row(f"{where}: a fall of {fall} nats alarms", power, least, note=note)
                 covered = _held(times, kind, groups, generator, probes)
                 yield Row(f"{where}: all intervals hold", covered, 0.93)
@@ -254,15 +253,17 @@ def _compared(
     alpha: float = ALPHA,
 ) -> Comparison:
     """Of two models that share the difficulty of facts, and differ by noise of their own and by
-    `fall` nats at the last depth."""
-    first = logits(groups, generator)
-    second = first if paired else logits(groups, generator)
+    `fall` nats at the last depth. A group of texts has a fact a depth, as in a measurement."""
+    facts = DEPTHS if kind == "hits" else 1
+    first = logits(groups * facts, generator)
+    second = first if paired else logits(groups * facts, generator)
     second = second + 0.3 * generator.normal(size=second.shape)
     second[:, -1] -= fall
-    step = 1.0 if kind == "hits" else 0.0
-    return compare_recall(
-        recall(first, kind), recall(second, kind), paired=paired, alpha=alpha, step=step
-    )
+    sides = [
+        recall(rows, kind).reshape(groups, facts, DEPTHS).mean(axis=1) for rows in (first, second)
+    ]
+    step = 1 / facts if kind == "hits" else 0.0
+    return compare_recall(*sides, paired=paired, alpha=alpha, step=step)
 
 
 def _alerts(
