@@ -290,5 +290,5 @@ def _verdict(over: Gain | None) -> tuple[Decision, str]:
         return "keep", f"another order gains next to nothing over the caller's, {between}"
     return "undecided", (
         f"the gain over the caller's order may be zero: {percent(over.value)}, {between}; "
-        "more documents narrow it"
+        "a longer measurement narrows it"
     )

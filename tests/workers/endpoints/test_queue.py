@@ -23,8 +23,9 @@ from lacuna.contract.experiments import ExperimentResult
 from lacuna.contract.jobs import TERMINAL
 from lacuna.contract.profile_requests import ProfileRequest
 from lacuna.contract.profiles import Profile
+from service.answers.drift import Drifts
 from service.store import keys
-from service.store.profiles import read_experiment, read_profile, unpacked
+from service.store.profiles import ProfileStore, read_experiment, read_profile, unpacked
 from service.store.queue import JobRecord, JobStore
 from tests.workers.endpoints.fake_dialects import DIALECTS
 from tests.workers.endpoints.fake_model import FakeModel, recency
@@ -296,3 +297,31 @@ async def test_an_experiment_goes_on_after_a_kill_and_leaves_nothing_of_its_text
     assert result.orders[1].difference.value > 0, "this model listens to the end"
     assert unpacked(found.rows).count(b"\r\n") == 1 + 24 * 4
     assert redis_sync.keys(f"{keys.ANSWER}*") == [], "answers to a caller's own texts"
+
+
+async def test_a_model_that_changed_behind_its_endpoint_raises_the_alert(
+    store: JobStore,
+    redis_async: redis.asyncio.Redis,
+    server: FakeServer,
+    endpoint_workers: Workers,
+) -> None:
+    """The same groups are asked again, and another model recalls next to nothing."""
+    endpoint_workers.start()
+    profiles = ProfileStore(redis_async)
+    watch, alerts = Drifts(profiles.get), []
+    for groups, model in (
+        (16, server.model),
+        (17, server.model),
+        (18, FakeModel(lambda _: 0.05, flavour="other")),
+    ):
+        server.model = model
+        asked = request(recall={"probes": ["pairs"], "depths": 3, "groups": groups})
+        assert (await ended(store, await submit(store, asked))).state == "done"
+        newest = (await profiles.list(None, 10, None)).items
+        for drift in await watch.among(newest):
+            (recall,) = drift.recall
+            alerts.append((recall.groups, recall.alert))
+    assert alerts == [(16, False), (17, True)]
+    fallen = recall.changes[2]
+    assert (fallen.statistic, drift.influence) == ("depth_3", None)
+    assert fallen.high < 0

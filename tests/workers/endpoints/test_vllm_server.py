@@ -65,7 +65,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     }  # fmt: skip
     settings = {
         "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "OMP_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
+        "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CONFIG_ROOT": str(folder), "VLLM_CACHE_ROOT": str(folder),
     }  # fmt: skip
     named = [word for name, value in options.items() for word in (f"--{name}", str(value))]
@@ -99,7 +99,7 @@ def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 @pytest.fixture(scope="module")
 def loaded() -> LoadedModel:
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     options = LoadOptions(data_dir=Settings().data_dir, device="cpu")
     return load(ProfileRequest(model=f"demo:{MODEL}", dtype="float32"), options)
 
@@ -132,7 +132,7 @@ def logs(readings: Sequence[Reading | None]) -> np.ndarray:
     return np.array([one.log_probability for one in readings if one is not None], dtype=float)
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)  # two minutes on an idle machine
 @pytest.mark.parametrize(("form", "found"), [("plain", "plain"), ("chat", "continued")])
 def test_the_curve_over_http_is_that_of_the_weights(
     address: str, loaded: LoadedModel, form: str, found: str
@@ -143,7 +143,6 @@ def test_the_curve_over_http_is_that_of_the_weights(
         assert reader.form == weights.form == found
         ladder = [way for way in reader.ladder.ways if way != "messages.text"]
         assert ladder == [f"{names}.{way}" for way in WAYS[form]]
-        assert reader.rung == "first_token", "facts have answers of one token"
         assert reader.ladder.counts_by == "tokenizer"
         served = Heard(reader)
         reader.way = way_named(ladder[0])
