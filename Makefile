@@ -78,7 +78,8 @@ $(VENV)/adapters/.done: pyproject.toml lacuna/pyproject.toml | $(VENV)/bin/pytho
 		--editable './lacuna[langchain,llama-index,haystack]' pytest pytest-asyncio
 	@touch $@
 
-# llama.cpp's own server, as a real endpoint for tests. Nothing of ours runs with it.
+# llama.cpp's own server, as a real endpoint for tests. Nothing of ours runs with it. How to install
+# vLLM as well: docs/contributing.md.
 $(VENV)/endpoints/.done: | $(VENV)/bin/python
 	@$(PYTHON) -m venv $(VENV)/endpoints
 	@$(VENV)/endpoints/bin/python -m pip install --quiet --disable-pip-version-check xllamacpp
