@@ -20,7 +20,6 @@ import redis.asyncio
 from fastapi import Depends, FastAPI
 from pydantic import ValidationError
 from starlette.middleware import Middleware
-from starlette.types import Message, Receive, Scope, Send
 
 from lacuna.contract.errors import StoreUnavailable
 from service import logs, parent
@@ -65,7 +64,6 @@ from service.store.queue import JobStore
 
 log = logging.getLogger("lacuna.api")
 _READING_THREADS = 2
-_REFUSED = f"{StoreUnavailable.__name__}: "
 _WRONG_SETTING = 2
 """Exit status, as the command line's."""
 _SWITCH_SECONDS = 0.0005
@@ -102,17 +100,6 @@ class Gateway(FastAPI):
         if self.openapi_schema is None:
             self.openapi_schema = openapi.document(self)
         return self.openapi_schema
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As FastAPI's. A start that we refuse has said why: no traceback need follow."""
-
-        async def told(message: Message) -> None:
-            lines = str(message.get("message", "")).splitlines()
-            if message["type"] == "lifespan.startup.failed" and _REFUSED in "".join(lines[-1:]):
-                message = {"type": message["type"]}
-            await send(message)
-
-        await super().__call__(scope, receive, told if scope["type"] == "lifespan" else send)
 
 
 def factory() -> Gateway:

@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lacuna.contract.errors import PayloadTooLarge, QueueFull
+from lacuna.contract.errors import PayloadTooLarge, QueueFull, StoreUnavailable
 from lacuna.contract.validation import SMALL_BYTES
 from service import logs
 from service.gateway import pools
@@ -38,6 +38,8 @@ log = logging.getLogger("lacuna.api")
 
 CLIENT_LEFT = 499
 """Counted and logged as the status when the client left before the answer."""
+_REFUSED = f"{StoreUnavailable.__name__}: "
+"""How the last line of a traceback begins when `app` refuses a store."""
 MAX_HEADERS = 32_768
 MAX_TARGET = 8_192
 """Bytes of all header fields together, and of path and query; the server's parser has no bound."""
@@ -64,7 +66,7 @@ class Edge:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
-            await self.app(scope, receive, send)
+            await self.app(scope, receive, _without_traceback(send))
             return
         request_id = _request_id(scope)
         scope["lacuna.request_id"] = request_id
@@ -115,6 +117,18 @@ class Edge:
                 raise
             detail = "an internal error; the service's log has it under this request id"
             await problem(scope, "internal_error", detail)(scope, receive, reply)
+
+
+def _without_traceback(send: Send) -> Send:
+    """Of a start that we refuse, which has said why: no traceback need follow."""
+
+    async def told(message: Message) -> None:
+        lines = str(message.get("message", "")).splitlines()
+        if message["type"] == "lifespan.startup.failed" and _REFUSED in "".join(lines[-1:]):
+            message = {"type": message["type"]}
+        await send(message)
+
+    return told
 
 
 class _Reply:
