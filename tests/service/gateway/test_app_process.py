@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -58,6 +59,7 @@ def test_who_waits_for_a_job_is_told_that_the_gateway_stops(start_process: Any) 
 
 
 SLOW_GATEWAY = """
+import threading
 import time
 from service.gateway.pools import Pool
 from service.terminal import main
@@ -158,17 +160,26 @@ def test_a_planned_stop_leaves_no_traceback(start_process: Any) -> None:
             pool.submit(httpx.get, address, headers={"Prefer": "wait=60"}, timeout=30)
             for _ in range(3)
         ]
-        streams = [pool.submit(httpx.get, f"{address}/events", timeout=30) for _ in range(3)]
-        while sum(not one.running() for one in [*waits, *streams]):
-            time.sleep(0.05)
-        time.sleep(0.5)
+        begun = threading.Barrier(4)
+
+        def follow() -> tuple[int, str]:
+            with httpx.stream("GET", f"{address}/events", timeout=30) as stream:
+                lines = stream.iter_lines()
+                first = next(lines)
+                begun.wait(30)
+                return stream.status_code, "\n".join([first, *lines])
+
+        streams = [pool.submit(follow) for _ in range(3)]
+        begun.wait(30)
+        time.sleep(0.5)  # the waits were asked for before the streams
         process.child.send_signal(signal.SIGTERM)
         for wait in waits:
             assert wait.result().status_code == 503
             assert wait.result().json()["code"] == "not_ready"
         for stream in streams:
-            assert stream.result().status_code == 200
-            assert "event: queued" in stream.result().text
+            status, text = stream.result()
+            assert status == 200
+            assert "event: queued" in text
         process.child.wait(20)
         log = process.log.read_text()
         assert "Traceback" not in log
