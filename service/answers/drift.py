@@ -5,6 +5,9 @@ documents that both read (`lacuna.evidence.pairs`): masses of tenths, mean densi
 profile's dead zone, total influence. The ends of dead zones are not looked at: they jump between
 draws of documents while the model stays as it is.
 
+An earlier profile that the operator pinned is the baseline: it is looked at before younger ones, so
+that many small steps add up.
+
 Recall is compared in pairs too, on the same groups of facts: at each depth, and their mean. It is
 all that a model behind an endpoint has. A rise needs nobody's attention, so only a fall alarms.
 """
@@ -153,7 +156,9 @@ class Drifts:
         """
         found: dict[tuple[str, ...], ModelDrift | None] = {}
         for versions in versions_of_models(newest_first):
-            tried = versions[: TRIED + 1]
+            newest, *earlier = versions
+            earlier.sort(key=lambda one: not one.pinned)  # a baseline goes first
+            tried = [newest, *earlier[:TRIED]]
             if tried[0].weights != "pretrained":  # another seed is another model
                 continue
             key = tuple(one.id for one in tried)

@@ -342,3 +342,19 @@ async def test_the_probes_of_a_model_share_one_level(make_served: Served) -> Non
     assert found[0].changes[0].high - found[0].changes[0].low > (
         alone.changes[0].high - alone.changes[0].low
     )
+
+
+async def test_a_pinned_profile_is_the_baseline(make_served: Served) -> None:
+    """Each step is small, and the newest profile is far from where it began."""
+    rng = np.random.default_rng(5)
+    rows = recalled(48, rng).clip(0.3, 1)
+    steps = [
+        make_served(name * 32, by_group=again(rows, rng, fall).tolist())
+        for name, fall in (("a", 0.08), ("b", 0.04), ("c", 0.0))
+    ]
+    watch = Drifts(Kept(steps).get)
+    for pinned in (False, True):
+        told = [summary(one) for one in steps[:2]]
+        told.append(summary(steps[2], pinned=pinned))
+        (found,) = await watch.among(told)
+        assert [one.alert for one in found.recall] == [pinned]
