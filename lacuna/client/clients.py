@@ -532,6 +532,8 @@ def _environment_blamed() -> Iterator[None]:
     except (ImportError, ValueError, httpx.InvalidURL, OSError) as error:
         if isinstance(error, OSError):
             what, reason = "SSL_CERT_FILE or SSL_CERT_DIR", error.strerror or "no certificates"
+        elif isinstance(error, httpx.InvalidURL) and "[" in getproxies().get("no", ""):
+            what, reason = "NO_PROXY", "write an IPv6 address in it without brackets, as ::1"
         else:
             names = [f"{name.upper()}_PROXY" for name in getproxies()]
             what = " or ".join(names) or "a proxy setting of this machine"

@@ -357,7 +357,10 @@ def _waits_for(fields: Mapping[str, Any]) -> str:
         return f"waits for {worker}: none is running"
     wanted = kinds.described(fields["needs"])
     verb = "of" if fields["kind"] == "profile" else "that knows"
-    return f"waits for {worker} {verb} {wanted}: those that run are of another version"
+    waits = f"waits for {worker} {verb} {wanted}: those that run are of another version"
+    if fields["needs"] == kinds.needs(fields["kind"]):
+        return waits
+    return f"{waits}. If none will come, withdraw it and ask again"
 
 
 def _failure(fields: Mapping[str, Any]) -> Failure | None:

@@ -14,14 +14,20 @@ import io
 import os
 import shutil
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-from lacuna.contract.errors import InternalError, ModelNotFound
+from lacuna.contract.errors import InternalError, ModelNotFound, ModelUnreachable
+from service.panics import one_line
+
+_STALE_SECONDS = 3_600.0
+"""A draft that is older belongs to a worker that was killed."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +73,18 @@ def folder(name: str, data_dir: Path) -> Path:
     Raises:
         ModelNotFound: unknown name, or its package is not installed.
         InternalError: the package's file has another digest than the one we tested.
+        ModelUnreachable: the converted model cannot be written, as on a full disk.
     """
     demo = find(name)
     target = data_dir / "models" / f"{name}-{demo.sha256[:12]}"
     if (target / "config.json").is_file():
         return target
     gguf = _gguf(name, demo)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
+    draft = None
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale(target.parent, name)
+        draft = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
         with contextlib.redirect_stderr(io.StringIO()):  # progress bars of three libraries
             _convert(gguf, draft)
         try:
@@ -83,9 +92,23 @@ def folder(name: str, data_dir: Path) -> Path:
         except OSError:
             if not (target / "config.json").is_file():
                 raise
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or one_line(error)
+        raise ModelUnreachable(
+            f"`model`: demo:{name} cannot be converted below {target.parent}: {reason}",
+            field="model",
+        ) from error
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        if draft is not None:
+            shutil.rmtree(draft, ignore_errors=True)
     return target
+
+
+def _remove_stale(place: Path, name: str) -> None:
+    for draft in place.glob(f".{name}-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - draft.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(draft, ignore_errors=True)
 
 
 def _gguf(name: str, demo: Demo) -> Path:

@@ -91,6 +91,10 @@ async def test_what_waits_for_another_version_holds_up_nobody(
         await jobs.submit(A, b"{}", queue="cpu")
     assert (await jobs.submit(B, b"{}", queue="cpu")).job.position == 0
     assert taken(old).job_id == B
+    # Whoever asks again through this gateway gets a job that the workers know.
+    said = (await jobs.get(A)).message
+    assert said.startswith(f"waits for a CPU worker of method version {NEWER}:")
+    assert said.endswith("If none will come, withdraw it and ask again")
 
 
 async def test_a_field_that_only_the_gateway_knows_is_another_need(

@@ -43,7 +43,7 @@ PROXIES = [
     ("ALL_PROXY", "socks5://user:hidden@127.0.0.1:1", "pip install httpx[socks]"),
     ("all_proxy", "nonsense://user:hidden@127.0.0.1:1", "not an address of a proxy"),
     ("HTTP_PROXY", "::hidden::", "not an address of a proxy"),
-    ("NO_PROXY", "localhost,[::1]", "a host to reach without one"),
+    ("NO_PROXY", "localhost,[::1]", "NO_PROXY cannot be used: write an IPv6 address in it without"),
     ("SSL_CERT_FILE", "/nonexistent/hidden", "No such file"),
 ]
 

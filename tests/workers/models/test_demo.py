@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
+import resource
 import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, GgufConfig
 
-from lacuna.contract.errors import InternalError, ModelNotFound
+from lacuna.contract.errors import InternalError, ModelNotFound, ModelUnreachable
 from workers.models import demo
 from workers.models.loaded import LoadedModel
 
@@ -117,3 +120,39 @@ def test_values_are_those_of_the_gguf(smollm2: LoadedModel) -> None:
     ours = dict(smollm2.model.named_parameters())
     for name, tensor in straight.named_parameters():
         assert torch.equal(tensor, ours[name]), name
+
+
+def test_a_disk_without_room_is_one_line_and_leaves_nothing(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def convert(_gguf: Path, draft: Path) -> None:
+        (draft / "config.json").write_text("{}")
+        save_file({"w": torch.zeros(1_000_000)}, draft / "model.safetensors")
+
+    monkeypatch.setattr(demo, "_convert", convert)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(ModelUnreachable) as caught:
+            demo.folder("tiny", tmp_path / "data")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "\n" not in caught.value.detail
+    assert "demo:tiny cannot be converted below " in caught.value.detail
+    assert "File too large" in caught.value.detail
+    assert not list((tmp_path / "data" / "models").iterdir())
+    assert (demo.folder("tiny", tmp_path / "data") / "model.safetensors").stat().st_size > 4_000_000
+
+
+def test_what_a_killed_worker_left_is_removed(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "_convert", copy)
+    models = tmp_path / "data" / "models"
+    for name in ("old", "new"):
+        (models / f".tiny-{name}").mkdir(parents=True)
+        (models / f".tiny-{name}" / "model.safetensors").touch()
+    os.utime(models / ".tiny-old", (0, 0))
+    demo.folder("tiny", tmp_path / "data")
+    assert not (models / ".tiny-old").exists()
+    assert (models / ".tiny-new").exists()  # another worker may be at work on it
