@@ -127,6 +127,7 @@ def create_app(settings: Settings) -> Gateway:
         version=version("lacuna-service"),
         summary="Influence profiles and dead zones of language models",
         description=DESCRIPTION,
+        openapi_url=None,  # `openapi.mount_docs` serves it
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,

@@ -34,6 +34,8 @@ REQUEST_MODELS: set[type[BaseModel]] = set()
 """Every model of a body; the OpenAPI document takes their schemas from here."""
 _MAX_ERRORS = 100
 """Faults of one body that are reported."""
+_MAX_FAULTS = 20
+"""Faults of one query that are reported."""
 
 
 class MediaTypeRefused(Exception):
@@ -198,6 +200,8 @@ async def known_parameters(request: Request) -> None:
         else:
             continue
         faults.append({"type": "query", "loc": ("query", name), "msg": message})
+        if len(faults) == _MAX_FAULTS:
+            break  # to find what each was meant to be takes time
     if faults:
         raise RequestValidationError(faults)
 

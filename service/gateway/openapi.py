@@ -10,7 +10,9 @@ and the style come with the package `fastapi-offline`. Without it, /docs links t
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -155,6 +157,24 @@ def _swagger_folder() -> Path | None:
     return Path(spec.origin).parent / "static"
 
 
+async def _document(request: Request) -> Response:
+    # Making it takes a quarter of a second, once; the event loop must not stand still meanwhile.
+    body = await asyncio.to_thread(_as_bytes, request.app)
+    return Response(body, media_type="application/json")
+
+
+_making = threading.Lock()
+
+
+def _as_bytes(app: FastAPI) -> bytes:
+    with _making:
+        if not hasattr(app.state, "document"):
+            made = json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":"))
+            app.state.document = made.encode()
+        body: bytes = app.state.document
+        return body
+
+
 async def _page(request: Request) -> Response:
     page = _PLAIN_PAGE if _swagger_folder() is None else _PAGE
     return Response(page, headers=_HEADERS, media_type="text/html")
@@ -172,7 +192,8 @@ async def _asset(request: Request) -> Response:
 
 
 def mount_docs(app: FastAPI) -> None:
-    """Add /docs and its assets to an app."""
+    """Add the document, and /docs with its assets, to an app."""
+    app.add_route("/openapi.json", _document, include_in_schema=False)
     app.add_route("/docs", _page, include_in_schema=False)
     app.add_route("/docs/start.js", _start, include_in_schema=False)
     if _swagger_folder() is not None:

@@ -85,3 +85,11 @@ async def test_numbers_are_written_as_everybody_reads_them(
     for text in ("1_0", "\uff11\uff10", "0x10", " 10", "nan", "inf", "1e999", ""):
         answer = await client.request(method, address, params={**others, name: text})
         assert name in errors(answer), text
+
+
+async def test_a_query_of_many_wrong_parameters_reports_the_first(
+    client: httpx.AsyncClient,
+) -> None:
+    query = "&".join(f"limitt{number}=1" for number in range(600))
+    answer = await client.get(f"/v1/profiles?{query}")
+    assert len(errors(answer)) == 20

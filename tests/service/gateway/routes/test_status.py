@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from typing import Any
 
 import httpx
@@ -11,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lacuna.contract.errors import StoreUnavailable
 from lacuna.contract.models import WorkerModels
+from service.gateway import app as app_module
 from service.store import keys
 from service.store.claims import ClaimStore
 from service.store.kinds import needs
@@ -202,3 +204,22 @@ async def test_what_no_worker_could_measure_is_refused_before_it_waits(
     assert refusal["code"] == "too_long", "what would fit the limit of cost would be too long still"
     assert [error["field"] for error in refusal["errors"]] == ["sequence_length"]
     assert worker.idle()
+
+
+async def test_the_document_is_made_beside_the_event_loop(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes a quarter of a second, and nobody needs a key to ask for it."""
+    threads: list[str] = []
+    whole = app_module.Gateway.openapi
+
+    def noted(app: app_module.Gateway) -> dict[str, Any]:
+        threads.append(threading.current_thread().name)
+        return whole(app)
+
+    monkeypatch.setattr(app_module.Gateway, "openapi", noted)
+    answers = await asyncio.gather(*(client.get("/openapi.json") for _ in range(4)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert answers[0].json()["paths"]
+    assert len(threads) == 1
+    assert threads[0] != threading.main_thread().name
