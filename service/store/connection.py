@@ -38,6 +38,9 @@ _OUTAGE_CLASSES = (
     redis.exceptions.TryAgainError,
 )
 _OUTAGE_WORDS = ("MISCONF", "NOREPLICAS", "BUSY ", "UNBLOCKED")
+_OF_PIPELINE = re.compile(
+    r"^Command # \d+ \(.*\) of pipeline caused error: (?:\(['\"])?", re.DOTALL
+)
 # The rights of our user. Somebody may have taken them away for a while, and what we know is no less
 # true: so this is an outage as well, with a sentence of its own.
 _FORBIDDEN_WORDS = "ACL failure"
@@ -114,7 +117,7 @@ def is_outage(error: BaseException) -> bool:
         return True
     if is_lasting(error):
         return True
-    return isinstance(error, redis.ResponseError) and str(error).startswith(_OUTAGE_WORDS)
+    return isinstance(error, redis.ResponseError) and _said(error).startswith(_OUTAGE_WORDS)
 
 
 def is_lasting(error: BaseException) -> bool:
@@ -122,19 +125,24 @@ def is_lasting(error: BaseException) -> bool:
     if _is_forbidden(error) or isinstance(error, _ELSEWHERE | redis.exceptions.InvalidResponse):
         return True
     # While it connects, redis-py makes another class of what the server says.
-    return isinstance(error, redis.RedisError) and str(error).startswith(tuple(_MISPLACED_WORDS))
+    return isinstance(error, redis.RedisError) and _said(error).startswith(tuple(_MISPLACED_WORDS))
+
+
+def _said(error: BaseException) -> str:
+    """What the server said; of a pipeline, redis-py puts the command in front."""
+    return _OF_PIPELINE.sub("", str(error))
 
 
 def _is_forbidden(error: BaseException) -> bool:
     """Whether our user lacks a right; in scripts this has no class."""
     if isinstance(error, redis.exceptions.NoPermissionError):
         return True
-    return isinstance(error, redis.ResponseError) and str(error).startswith(_FORBIDDEN_WORDS)
+    return isinstance(error, redis.ResponseError) and _said(error).startswith(_FORBIDDEN_WORDS)
 
 
 def refusal(error: BaseException) -> str:
     """Why the server does not do what we ask, in one sentence that says what to change."""
-    said = str(error)
+    said = _said(error)
     if _is_forbidden(error):
         return _forbidden(said)
     if said.startswith("MISCONF"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -72,6 +73,15 @@ def test_a_wrong_type_on_a_real_server_is_a_mistake(redis_sync: redis.Redis) -> 
         redis_sync.zcard("x")
 
 
+@pytest.fixture
+def server(short_dir: Path) -> Iterator[redis.Redis]:
+    """A server of its own, which a test may hold up."""
+    with store.ensure(short_dir) as started:
+        client = redis.Redis.from_url(started.url)
+        yield client
+        client.close()
+
+
 async def test_nothing_connects_on_construction() -> None:
     url = "redis://203.0.113.1:1"
     started = time.monotonic()
@@ -134,3 +144,29 @@ def test_a_worker_that_waits_on_a_node_is_told_of_an_outage(failover: Failover) 
     thread.join()
     assert [is_outage(error) for error in raised] == [True]
     worker.close()
+
+
+def test_an_outage_is_known_in_a_pipeline_too(server: redis.Redis) -> None:
+    """redis-py puts the command in front of what the server said."""
+    url = f"unix://{server.connection_pool.connection_kwargs['path']}"
+
+    def hold() -> None:
+        script = "while tonumber(redis.call('TIME')[1]) < tonumber(ARGV[1]) do end"
+        with contextlib.suppress(redis.RedisError):
+            redis.Redis.from_url(url).eval(script, 0, int(time.time()) + 3)
+
+    server.config_set("busy-reply-threshold", 50)
+    thread = threading.Thread(target=hold)
+    thread.start()
+    time.sleep(0.5)
+    pipeline = server.pipeline(transaction=False).time().get("x")
+    with pytest.raises(StoreUnavailable, match="does not answer"), outages_translated():
+        pipeline.execute()
+    thread.join()
+    user = ["lac", "reset", "on", ">pw", "~*", "+@all", "-get"]
+    server.execute_command("ACL", "SETUSER", *user)
+    client = redis.Redis.from_url(url, username="lac", password="pw")
+    pipeline = client.pipeline(transaction=False).time().get("x")
+    with pytest.raises(StoreUnavailable, match="may not use the command get"), outages_translated():
+        pipeline.execute()
+    client.close()
