@@ -55,6 +55,8 @@ def parse_chunks(text: str, name: str = "the text") -> ParsedChunks:
     {'chunks': [{'id': 'a', 'tokens': 120, 'relevance': 0.9}]}
     """
     text = text.removeprefix("\ufeff")
+    if not text.strip():
+        raise InvalidRequest(f"{name} is empty")
     first = text.lstrip()[0]
     if first == "[":
         return ParsedChunks({"chunks": parse_json(text, name)}, {})

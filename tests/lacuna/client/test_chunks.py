@@ -101,3 +101,9 @@ def test_a_place_is_written_as_everybody_reads_it() -> None:
     text = "id,tokens,relevance,pinned\na,3,1,2\nb,3,1,２\nc,3,1,0_1\n"
     pinned = [chunk["pinned"] for chunk in parse_chunks(text, "x").fields["chunks"]]
     assert pinned == [2, "２", "0_1"]  # the check of the request refuses the texts
+
+
+@pytest.mark.parametrize("text", ["", " ", "\ufeff", "\r\n\x0b", "\x85\n"])
+def test_nothing_at_all_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"mine\.csv is empty"):
+        parse_chunks(text, "mine.csv")
