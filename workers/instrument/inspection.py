@@ -11,6 +11,7 @@ two passes, which rounding alone can cause.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -151,8 +152,11 @@ def _first_logits(model: PreTrainedModel, ids: Tensor) -> Tensor:
 
 
 def _refuse_not_causal(model: PreTrainedModel, ids: Tensor, logits: Tensor) -> None:
-    if gradient_share(model, ids, slice(None, -1), slice(-1, None)) <= NO_PATH:
+    share = gradient_share(model, ids, slice(None, -1), slice(-1, None))
+    if share <= NO_PATH:
         return
+    if not math.isfinite(share):  # some attention kernels turn NaN into zeros on the way forward
+        raise ModelUnsupported("The model's gradients are not finite on ordinary tokens.")
     vocabulary = int(_embedding(model).shape[0])
     low = min(3, vocabulary - 1)
     other = ids.clone()

@@ -124,7 +124,7 @@ def _quantised(tensor: StoredTensor) -> bool:
     """Integers that are not weights are indices and causal masks, which old checkpoints have."""
     if _OF_QUANTISATION.fullmatch(tensor.name) or _SMALL.fullmatch(tensor.dtype):
         return True
-    if tensor.dtype in _PLAIN or tensor.dtype == "BOOL":
+    if tensor.dtype in _PLAIN:
         return False
     if tensor.dtype in ("I8", "U8"):
         mask = _MASK.fullmatch(tensor.name) and tensor.shape[:2] == (1, 1)

@@ -58,6 +58,16 @@ def test_refusals_say_why(family: str, reason: str, dtype: torch.dtype) -> None:
         inspect(build(family).to(dtype))
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_without_a_value_are_no_matter_of_causality(value: float) -> None:
+    """An attention kernel may turn NaN into zeros, so that the logits alone look sound."""
+    model = build("llama")
+    with torch.no_grad():
+        model.get_submodule("model.layers.0.self_attn.q_proj").weight.fill_(value)
+    with pytest.raises(ModelUnsupported, match="are not finite on ordinary tokens"):
+        inspect(model)
+
+
 @pytest.mark.parametrize("family", ["llama", "mixtral"])
 def test_rounding_is_no_leak(family: str) -> None:
     """Sums are grouped otherwise when other tokens run beside: one logit moves by one step."""

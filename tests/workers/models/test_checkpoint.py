@@ -120,6 +120,7 @@ def test_files_that_only_quantised_weights_come_with(
         (StoredTensor("a.scale_factor", "F32", (8,)), False),
         (StoredTensor("h.0.attn.bias", "U8", (8,)), True),
         (StoredTensor("a.weight", "I32", (8, 8)), True),
+        (StoredTensor("a.weight", "BOOL", (8, 8)), True),
         (StoredTensor("a.qweight", "I32", (8, 8)), True),
         (StoredTensor("a.weight_packed", "I32", (8, 8)), True),
         (StoredTensor("a.weight.quant_state.bitsandbytes__nf4", "U8", (80,)), True),
