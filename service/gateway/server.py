@@ -35,6 +35,10 @@ LINGER_BYTES: Final = 2_000_000
 the sender may never see the answer."""
 
 
+READ_SECONDS: Final = 20.0
+READ_BYTES: Final = 16_384
+"""What a receiver reads of an answer in this time at least, or its connection ends: an answer that
+nobody reads stays in memory."""
 MAX_PIPELINED: Final = 32
 """Requests of one connection that wait for the answers to those before them."""
 MAX_CONNECTIONS: Final = 4_096
@@ -89,6 +93,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._fields = 0
         self._dropped: int | None = None
         self._head_timer: asyncio.TimerHandle | None = None
+        self._read_timer: asyncio.TimerHandle | None = None
         self._in_body = False
         self._address = ""
         self.limit_concurrency = min(self.limit_concurrency or self.most, self.most)
@@ -109,12 +114,37 @@ class BoundedHttp(HttpToolsProtocol):
             self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clock."""
+        """Stop the clocks."""
         self._open[self._address] -= 1
         if not self._open[self._address]:
             del self._open[self._address]
         self._stop_waiting()
+        if self._read_timer is not None:
+            self._read_timer.cancel()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The receiver is slower than the answer."""
+        super().pause_writing()
+        self._await_reading()
+
+    def on_response_complete(self) -> None:
+        """An answer is on its way; what the receiver did not take yet is in memory."""
+        super().on_response_complete()
+        self._await_reading()
+
+    def _await_reading(self) -> None:
+        unread = self.transport.get_write_buffer_size()
+        if self._read_timer is None and unread:
+            self._read_timer = self.loop.call_later(READ_SECONDS, self._check_reading, unread)
+
+    def _check_reading(self, before: int) -> None:
+        self._read_timer = None
+        unread = self.transport.get_write_buffer_size()
+        if unread > before - READ_BYTES and unread:
+            self.transport.abort()
+        else:
+            self._await_reading()
 
     def data_received(self, data: bytes) -> None:
         """Parse, and refuse what leads nowhere."""

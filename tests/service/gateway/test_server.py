@@ -19,6 +19,8 @@ from service.gateway.server import MAX_FIELDS, MAX_HEAD, MAX_PIPELINED, BoundedH
 
 Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
+LONG = 40_000_000
+"""More than the buffers of both systems take."""
 CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
@@ -32,6 +34,8 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
             return
         size, more = size + len(message["body"]), message["more_body"]
     body = f"{size} {len(scope['headers'])}".encode()
+    if scope["path"] == "/long":
+        body = bytes(LONG)
     headers = [(b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
@@ -308,3 +312,37 @@ def test_there_are_no_more_connections_than_files(
     script = _ROOM.format(soft=soft, hard=hard, asked=asked)
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout
     assert tuple(map(int, told.split())) == expected
+
+
+async def test_an_answer_that_nobody_reads_ends_the_connection(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "READ_SECONDS", 0.3)
+    reader, writer = await connect()
+    transport = writer.transport
+    transport.pause_reading()  # type: ignore[attr-defined]
+    writer.write(GET.replace(b"/ ", b"/long ", 1) + b"\r\n")
+    await asyncio.sleep(0.2)
+    assert BoundedHttp._open
+    async with asyncio.timeout(5):
+        while BoundedHttp._open:
+            await asyncio.sleep(0.05)
+    writer.close()
+    transport.resume_reading()  # type: ignore[attr-defined]
+    with contextlib.suppress(ConnectionError):
+        assert len(await reader.read()) < LONG
+
+
+async def test_who_reads_slowly_gets_the_whole_answer(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "READ_SECONDS", 0.3)
+    reader, writer = await connect()
+    writer.write(GET.replace(b"/ ", b"/long ", 1) + b"\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    for _ in range(10):
+        await reader.readexactly(LONG // 10)
+        await asyncio.sleep(0.15)
+    writer.write(GET + b"\r\n")
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+    writer.close()
