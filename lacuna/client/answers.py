@@ -128,7 +128,7 @@ class Profile(_Answer, profiles.Profile):
         if view.get("y", "log") == "log":
             ax.set_ylim(*density_range(curves.values()))
         ax.set_xlabel(f"position in the prompt ({'share of its length' if share else 'tokens'})")
-        ax.set_ylabel("density (1 = uniform)")
+        ax.set_ylabel("density (1 = an even share)")
         ax.set_title(f"{self.model.id}, {self.request.sequence_length} tokens")
         ax.legend()
         return ax
@@ -209,7 +209,7 @@ class PlacementResponse(_Answer, placements.PlacementResponse):
         ax.axhline(1.0, color=_GREY, linestyle=":", linewidth=1)
         ax.set_xlim(0, max(self.prompt_tokens, 1))
         ax.set_xlabel("position in the prompt (tokens)")
-        ax.set_ylabel("visibility (1 = uniform)")
+        ax.set_ylabel("visibility (1 = an even share)")
         ax.set_title(f"{self.advice.decision}: {self.strategy}")
         return ax
 

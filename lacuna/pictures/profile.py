@@ -223,7 +223,7 @@ def _frame(axes: _Axes) -> list[Line | Text]:
     middle = (_LEFT + right) / 2
     unit = "tokens" if axes.across == "tokens" else "share of its length"
     shapes.append(Text(middle, bottom + 38, f"position in the prompt ({unit})", "middle", "small"))
-    shapes.append(Text(8, _TOP - 10, "density (1 = uniform)", "start", "small"))
+    shapes.append(Text(8, _TOP - 10, "density (1 = an even share)", "start", "small"))
     return shapes
 
 

@@ -64,7 +64,7 @@ def bars(
 ) -> str:
     """One curve as plain text.
 
-    Bars are logarithmic in the density (1 = uniform); each column is the mean over its tokens.
+    Bars are logarithmic in the density (1 = an even share); each column is the mean over its tokens.
 
     Args:
         influence: masses of the positions, or of equal bins of them; they sum to 1.
@@ -76,7 +76,7 @@ def bars(
     density = _columns(influence, columns)
     low = max(min(*density, 0.5), max(density) * _FLOOR)
     high = max(*density, 2.0)
-    lines = ["density (log; 1 = uniform)"]
+    lines = ["density (log; 1 = an even share)"]
     for row in range(height, 0, -1):
         top = low * (high / low) ** (row / height)
         drawn = "".join(_cell(value, low, high, height, row) for value in density)

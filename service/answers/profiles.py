@@ -33,7 +33,7 @@ from lacuna.contract.profile_requests import ProfileRequest, cost
 from lacuna.contract.profiles import ProfilePage
 from service.answers import endpoints
 from service.endpoints.table import Endpoints
-from service.store import kinds
+from service.store import kinds, shipped
 from service.store.keys import QueueName
 from service.store.monitoring import Served, live_workers, served_queues
 from service.store.profiles import ProfileStore, StoredProfile, profile_not_found
@@ -160,8 +160,8 @@ class Profiles:
         return self.jobs.events(job_id)
 
     async def get(self, profile_id: str) -> StoredProfile | None:
-        """A stored profile, or None."""
-        return await self.store.get(profile_id)
+        """A stored profile or the shipped one, or None."""
+        return await self.store.get(profile_id) or shipped.find(profile_id)
 
     async def load(self, profile_id: str) -> bytes:
         """The JSON document of a profile, body and envelope as one object; notes its use.
@@ -169,7 +169,7 @@ class Profiles:
         Raises:
             ProfileNotFound: there is none.
         """
-        stored = await self.store.get(profile_id)
+        stored = await self.get(profile_id)
         if stored is None:
             raise profile_not_found(profile_id)
         await self.store.touch(profile_id)

@@ -22,7 +22,7 @@ export const look = (place) => (place < 0 ? "m" : `c${place % 8}`);
 /**
  * A chart in a container.
  *
- * draw({name, x, xRange, zone: {from, to, label}, zero: {value, label},
+ * draw({name, x, xRange, zone: {from, to, label, short}, zero: {value, label},
  *       threshold: {value, label}, xLabel, log, fromZero, format,
  *       xText, wholeTicks, file,
  *       series: [{label, values, place, points, stepped, faint, band: {low, high, label}}]}) draws it again. Curves share `x`, which rises. A value that is null or
@@ -85,7 +85,7 @@ export class Chart {
     picture.append(...this.zone(), ...this.axes(), ...this.threshold(), ...this.zero());
     for (const item of given.series) if (item.band) picture.append(this.band(item));
     for (const item of given.series) picture.append(...this.curve(item));
-    picture.append(...(beside ? this.besideLabels() : legend.flatMap((row, at) => legendLine(row, at))));
+    picture.append(...(beside ? this.besideLabels() : legend.flatMap((row, at) => legendLine(row, at, width))));
     this.cursor = svg("g");
     picture.append(this.cursor);
     this.plot.replaceChildren(picture);
@@ -97,8 +97,8 @@ export class Chart {
     if (!zone) return [];
     const [from, to] = [x(zone.from), x(zone.to)].map((value) => Math.min(frame.right, Math.max(frame.left, value)));
     const box = svg("rect", { class: "zone", x: from, y: frame.top, width: Math.max(1, to - from), height: frame.bottom - frame.top });
-    const room = to - from >= textWidth(zone.label ?? "") + 8;
-    return zone.label && room ? [box, text("note", (from + to) / 2, frame.top + 15, zone.label, "middle")] : [box];
+    const label = [zone.label, zone.short].find((one) => one && to - from >= textWidth(one) + 8);
+    return label ? [box, text("note", (from + to) / 2, frame.top + 15, label, "middle")] : [box];
   }
 
   axes() {
@@ -155,7 +155,10 @@ export class Chart {
   curve({ values, place, points, stepped, faint }) {
     const { given, x, y } = this;
     const indices = pick([values], this.width);
-    const line = d3.line((i) => x(given.x[i]), (i) => y(this.within(values[i]))).defined((i) => this.drawn(values[i]));
+    // What leaves the axis is drawn down to its edge, so that a fall is seen.
+    const at = indices.filter((i, k) => Number.isFinite(values[i]) && [i, indices[k - 1], indices[k + 1]].some((one) => this.drawn(values[one])));
+    const on = new Set(at);
+    const line = d3.line((i) => x(given.x[i]), (i) => y(this.within(values[i]))).defined((i) => on.has(i));
     if (stepped) line.curve(d3.curveStepAfter);
     const parts = [svg("path", { class: `curve ${look(place)}${faint ? " faint" : ""}`, d: line(indices) ?? "" })];
     if (!points && values.length > 1) return parts;
@@ -278,13 +281,20 @@ function legendRows(given, width, curves) {
   return rows;
 }
 
-const legendLine = (row, at) =>
+const legendLine = (row, at, width) =>
   row.flatMap(({ item, x }) => [
     item.shade
       ? svg("rect", { class: `band ${look(item.place)}`, x, y: at * LINE + 3, width: 20, height: 11 })
       : svg("line", { class: item.kind ?? `curve ${look(item.place)}${item.faint ? " faint" : ""}`, x1: x, x2: x + 20, y1: at * LINE + 9, y2: at * LINE + 9 }),
-    text("name plain", x + 25, at * LINE + 13, item.label, "start"),
+    text("name plain", x + 25, at * LINE + 13, cut(item.label, width - x - 30), "start"),
   ]);
+
+/** A label, cut where it has no more room. */
+function cut(label, room) {
+  let kept = label;
+  while (kept.length > 1 && textWidth(kept) > room) kept = `${kept.slice(0, kept.endsWith("…") ? -2 : -1)}…`;
+  return kept;
+}
 
 /** Whether there is a threshold that the value axis reaches. */
 function hasThreshold(given) {

@@ -4,7 +4,7 @@
 import { get } from "./api.js";
 import { attempt } from "./attempt.js";
 import { Chart } from "./charts.js";
-import { announce, byId, capital, h, number, percent, signed, table, tokensText, words } from "./dom.js";
+import { announce, byId, capital, h, number, percent, reveal, signed, table, tokensText, words } from "./dom.js";
 import { list } from "./known.js";
 import { density, middles, share } from "./curves.js";
 import { drawRecallChanges } from "./recallchange.js";
@@ -16,6 +16,8 @@ const MOST_BINS = 100;
 const OTHERS = SOURCES.filter((name) => name !== "measured");
 let curves;
 let difference;
+/** Whether somebody chose here; a list that arrives then chooses no longer. */
+let chosen = false;
 /** Which curves the profiles that were read have, by id: `{influence, recall}`. */
 const has = new Map();
 
@@ -23,12 +25,17 @@ export function start() {
   curves = new Chart(byId("chart-compare"));
   difference = new Chart(byId("chart-difference"), { height: 220 });
   router.register("compare", { title: "Compare", show: open });
-  for (const id of ["compare-a", "compare-b"]) byId(id).addEventListener("change", () => offer(byId("compare-source").value));
+  for (const id of ["compare-a", "compare-b"]) {
+    byId(id).addEventListener("change", () => {
+      chosen = true;
+      offer(byId("compare-source").value);
+    });
+  }
   byId("compare-form").addEventListener("submit", (event) => {
     event.preventDefault();
     const [a, b, source] = ["compare-a", "compare-b", "compare-source"].map((id) => byId(id).value);
     router.note(router.address("compare", null, { a, b, source }));
-    run();
+    run().then(() => reveal(byId("compare-lead")));
   });
   events.addEventListener("known", () => router.showing("compare") && fill(byId("compare-a").value, byId("compare-b").value));
   const again = () => router.showing("compare") && byId("compare-body").hidden && open(router.parse());
@@ -39,10 +46,11 @@ export function start() {
 async function open({ query }) {
   const [a, b] = ["a", "b"].map((name) => query.get(name));
   fill(a, b, query.get("source") ?? "");
+  chosen = false;
   clear();
   if (a && b) run();
   await list();
-  if (!router.showing("compare")) return;
+  if (!router.showing("compare") || chosen) return;
   const first = a ?? [...known.keys()][0];
   fill(first, b ?? [...known.keys()].find((id) => id !== first));
 }
@@ -155,14 +163,14 @@ function drawInfluence(answer, profiles, names) {
     format: share,
     log: true,
   });
-  drawChange(answer, shared, names);
+  drawChange(answer, shared);
 }
 
 /** Tenth by tenth with its band where it was tested, else bin by bin. */
-function drawChange(answer, shared, names) {
+function drawChange(answer, shared) {
   const tested = answer.masses.every((one) => one.low !== null);
   const points = (name) => answer.masses.map((one) => 100 * one[name]);
-  const label = `${names[1]} less ${names[0]}`;
+  const label = "second less first";
   byId("difference-title").textContent = answer.paired ? "What changed, on the same documents" : "What changed";
   difference.draw({
     ...shared,
@@ -214,7 +222,7 @@ function influenceRows(answer) {
   const quiet = (side) => (side.dead_zone_verdict === "undecided" ? "undecided" : side.dead_zone ? tokensText(side.dead_zone) : "none");
   return [
     ["shape", shape(a), shape(b), ""],
-    ["listens least", quiet(a), quiet(b), zone ? `${points(zone.fraction)} of the prompt` : "–"],
+    ["dead zone", quiet(a), quiet(b), zone ? `${points(zone.fraction)} of the prompt` : "–"],
     ["first tenth", percent(a.primacy_mass), percent(b.primacy_mass), points(answer.primacy_change, answer.primacy_change_band)],
     ["last tenth", percent(a.recency_mass), percent(b.recency_mass), points(answer.recency_change, answer.recency_change_band)],
     ["influence that would have to move, times how far (W1)", "", "", `${percent(answer.wasserstein, 2)} of the prompt`],

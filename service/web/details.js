@@ -8,16 +8,16 @@ import { density, middles, share } from "./curves.js";
 import { shapeText } from "./words.js";
 
 /** Folds for a profile; `move(threshold)` answers with the drawing of another threshold. */
-export function drawDetails(box, profile, { example, view, move }) {
+export function drawDetails(box, profile, { view, move }) {
   const parts = [
     ["How it was measured", () => measurement(profile)],
-    profile.measured && move ? ["Another threshold for the quiet stretch", () => thresholds(view, move)] : null,
+    profile.measured ? ["Another threshold for the dead zone", () => thresholds(view, move)] : null,
     profile.measured ? ["Token by token", (place) => raw(place, profile)] : null,
     Object.keys(profile.recall ?? {}).length ? ["Recall in numbers", () => recallTables(profile)] : null,
     Object.keys(profile.predictions).length ? ["What theory predicts, and how far off it is", (place) => predictions(place, profile)] : null,
     profile.forces.length ? ["Forces: what each part of the architecture adds", (place) => forces(place, profile)] : null,
     profile.mixing ? ["Lambda: how much attention mixes in each layer", (place) => mixing(place, profile)] : null,
-    example ? null : ["Files", () => [files(profile)]],
+    ["Files", () => [files(profile)]],
   ];
   // What the reader opened stays open from profile to profile.
   const open = new Set([...box.querySelectorAll("details[open] > summary")].map((one) => one.textContent));
@@ -43,17 +43,18 @@ const region = (inner) =>
 
 function measurement(profile) {
   const { measured, shape, timings, environment, model, request, collapse } = profile;
-  const lines = [];
+  const terms = [];
   if (measured) {
-    lines.push(shapeText(shape), samplingText(measured));
-    lines.push(`What is measured: how strongly the next word's probability reacts to each token (${request.objective.replaceAll("_", " ")}). Positions: ${request.positional_encoding === "off" ? "off (ablation)" : model.positional_encoding}; ${model.layers} layers of ${model.heads} heads.`);
+    terms.push(["Shape", shapeText(shape)], ["How exact", samplingText(measured)]);
+    terms.push(["What is measured", `How strongly the next word's probability reacts to each token (${request.objective.replaceAll("_", " ")}). Positions: ${request.positional_encoding === "off" ? "off (ablation)" : model.positional_encoding}.`]);
   }
-  if (collapse) lines.push(`Depth, by the model's own rollout: ${collapse.verdict}. After ${counted(model.layers, "layer")} the first token gets ${percent(collapse.last_to_first)} of the influence (90% counts as collapsed), and the last token keeps ${percent(collapse.last_to_last)}.`);
-  lines.push(...profile.warnings.map((text) => `Note: ${text}.`));
+  if (collapse) terms.push(["Depth", `By the model's own rollout: ${collapse.verdict}. After ${counted(model.layers, "layer")} the first token gets ${percent(collapse.last_to_first, 2)} of the influence (90% counts as collapsed), and the last token keeps ${percent(collapse.last_to_last, 2)}.`]);
   if (model?.parameters && environment) {
-    lines.push(`${model.architecture}, ${number(model.parameters / 1e6)} million parameters, ${environment.dtype} on ${environment.device}, ${number(timings.tokens_per_second)} tokens a second; revision ${model.revision ?? "none"}.`);
+    terms.push(["Model", `${model.architecture}, ${counted(model.layers, "layer")} of ${counted(model.heads, "head")}, ${number(model.parameters / 1e6)} million parameters, revision ${model.revision ?? "none"}.`]);
+    terms.push(["Run", `${environment.dtype} on ${environment.device}, ${number(timings.tokens_per_second, 2)} tokens a second.`]);
   }
-  return lines.map((text) => h("p", {}, text));
+  terms.push(...profile.warnings.map((text) => ["Note", `${capital(text)}.`]));
+  return [h("dl", { class: "terms" }, ...terms.map(([term, text]) => h("div", {}, h("dt", {}, term), h("dd", {}, text))))];
 }
 
 /** How many documents were read, how well the curve is known, and what more would take. */
@@ -94,7 +95,7 @@ function thresholds(view, move) {
   });
   say();
   said.textContent = zoneWords(view);
-  return [h("p", { class: "slider" }, h("label", { for: "threshold" }, "Quiet is below"), slider, output), error, said];
+  return [h("p", { class: "slider" }, h("label", { for: "threshold" }, "The dead zone is below"), slider, output), error, said];
 }
 
 function zoneWords({ threshold, zone, verdict }) {
@@ -129,13 +130,13 @@ function chartIn(place, title = null, height = 240) {
 }
 
 function recallTables({ recall }) {
-  const range = (low, high, at) => (low ? `${percent(low[at])} to ${percent(high[at])}` : "–");
+  const range = (low, high, at) => (low ? `${percent(low[at], 2)} to ${percent(high[at], 2)}` : "–");
   return Object.entries(recall).map(([name, curve]) => {
     const rows = curve.depth.map((depth, at) => [
-      percent(depth), number(curve.position[at]), percent(curve.probability[at]),
+      percent(depth, 2), number(curve.position[at]), percent(curve.probability[at], 2),
       range(curve.low, curve.high, at), range(curve.simultaneous_low, curve.simultaneous_high, at),
       curve.log_probability ? number(curve.log_probability[at]) : "–",
-      curve.influence_density ? share(curve.influence_density[at]) : "–",
+      curve.influence_density ? `${number(curve.influence_density[at], 2)}×` : "–",
     ]);
     const heads = ["Depth", "Token", "Recalled", "95% band", "Band of differences", "Log-probability (nats)", "Influence there"];
     return region(table(`Recall of ${words(name)} by depth`, heads, rows));
@@ -169,8 +170,8 @@ function predictions(place, profile) {
   const range = (value, band, write) => write(value) + (band ? ` (${write(band.low)} to ${write(band.high)})` : "");
   const off = (value) => percent(value, 2);
   const rank = (value) => number(value, 2);
-  place.append(region(table("Agreement with the measured curve, sorted by \"off by\"", ["Prediction", "Off by (W1, share of the prompt)", "Same ranking of places (1: the same)", "Quiet stretch"],
-    all.map(([name, one]) => [words(name), range(one.wasserstein, one.wasserstein_band, off), range(one.spearman, one.spearman_band, rank), one.dead_zone ? tokensText(one.dead_zone) : "none"]))));
+  place.append(region(table("Agreement with the measured curve, sorted by \"off by\"", ["Prediction", "Off by (W1, share of the prompt)", "Same ranking of places (1: the same)", "Dead zone (tokens)"],
+    all.map(([name, one]) => [words(name), range(one.wasserstein, one.wasserstein_band, off), range(one.spearman, one.spearman_band, rank), one.dead_zone ? `${one.dead_zone.start} to ${one.dead_zone.end - 1}` : "none"]))));
   for (const [name, { same_documents: same }] of all) if (same) place.append(note(pairedText(name, same)));
 }
 
@@ -206,7 +207,7 @@ function forces(place, { forces: all, request, id }) {
     });
   }
   place.append(region(table("Forces (mean position: 0 is the first token, 1 the last)", ["Force", "Mean position", "Shift", "First tenth", "Last tenth"],
-    all.map((force) => [words(force.name), near(force.mean_position, number), near(force.shift, signed), percent(force.primacy_mass), percent(force.recency_mass)]))));
+    all.map((force) => [words(force.name), near(force.mean_position, number), near(force.shift, signed), percent(force.primacy_mass, 2), percent(force.recency_mass, 2)]))));
 }
 
 function mixing(place, { mixing: found, id }) {

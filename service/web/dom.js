@@ -42,6 +42,12 @@ export function save(blob, name) {
   URL.revokeObjectURL(address);
 }
 
+/** Brings an answer into view that came below the window or near its end. */
+export function reveal(element) {
+  const { top } = element.getBoundingClientRect();
+  if (element.textContent && (top < 0 || top > 0.6 * innerHeight)) element.scrollIntoView({ behavior: "instant" });
+}
+
 /** Says something to who cannot see the change. */
 export function announce(text) {
   // A new element each time, so that the same words are read aloud again.

@@ -44,10 +44,15 @@ function open({ id, query }) {
     byId("experiment-title").textContent = "This experiment cannot be shown";
   } });
   if (query.has("model")) byId("experiment-model").value = query.get("model");
-  return list().then(() => {
-    fillProfiles(byId("experiment-profile"), query.get("profile"));
-    byId("experiment-profile").prepend(new Option("none", "", false, !query.has("profile")));
-  });
+  offer(query.get("profile"));
+  return list().then(() => offer(byId("experiment-profile").value));
+}
+
+function offer(profile) {
+  const select = byId("experiment-profile");
+  fillProfiles(select, profile);
+  if (!select.options[0].value) select.replaceChildren();
+  select.prepend(new Option("none", "", false, !profile));
 }
 
 async function read(id) {

@@ -4,9 +4,10 @@ import { get } from "./api.js";
 import { on } from "./attempt.js";
 import { byId, h, tokensText } from "./dom.js";
 import * as router from "./router.js";
-import { events, known, learn, made, settings } from "./state.js";
+import { events, known, learn, made, settings, shipped } from "./state.js";
 
 const MOST_POSITIONS = 1024;
+const EXAMPLE = "assets/example.json";
 let cursor = null;
 let reading = null;
 const chosen = [];
@@ -25,7 +26,10 @@ export function start() {
 
 const order = (id) => [...known.keys()].indexOf(id);
 
-/** Reads the newest profiles. A failure is said in the list's place, and thrown if `strict`. */
+/**
+ * Reads the newest profiles; answers whether it could. A failure is said in the list's place, and
+ * thrown if `strict`.
+ */
 export async function list(strict = false) {
   reading ??= read().finally(() => {
     reading = null;
@@ -33,11 +37,21 @@ export async function list(strict = false) {
   try {
     await reading;
     byId("known-note").textContent = known.size ? "Tick two to compare them." : "No profile yet: measure a model.";
+    return true;
   } catch (error) {
     byId("known-note").textContent =
       error.status === 401 ? "The list is shown once a key is given." : `The list cannot be read: ${error.message}.`;
     if (strict === true) throw error;
+    return false;
   }
+}
+
+/** The profile that comes with the service: the service answers for its id as for any other. */
+export async function example() {
+  const found = await get(EXAMPLE);
+  const { model, sequence_length: tokens } = found.request;
+  Object.assign(shipped, { id: found.id, tokens, label: `Example, measured elsewhere: ${model}, ${tokens} tokens` });
+  return found;
 }
 
 /** A profile with no more positions than a picture shows; the list says how long it is. */
@@ -64,11 +78,11 @@ function draw() {
   if (focused) byId("known").querySelector(`[data-id="${focused}"] a`)?.focus({ preventScroll: true });
 }
 
-/** What a row says about the quiet stretch. */
-export function quietText({ dead_zone: zone, dead_zone_verdict: verdict }) {
+/** What a row says about the dead zone. */
+export function zoneWords({ dead_zone: zone, dead_zone_verdict: verdict }) {
   if (verdict === "undecided") return "undecided";
   if (!verdict) return "recall alone";
-  return zone ? tokensText(zone).replace("between tokens ", "").replace(" and ", "–").replace("at token ", "") : "nowhere";
+  return zone ? tokensText(zone).replace("between tokens ", "").replace(" and ", "–").replace("at token ", "") : "none";
 }
 
 function row(item) {
@@ -89,7 +103,7 @@ function row(item) {
     { "data-id": item.id },
     h("td", {}, h("a", { href: router.address("profile", item.id) }, item.model)),
     h("td", { class: "number" }, String(item.sequence_length)),
-    h("td", {}, quietText(item)),
+    h("td", {}, zoneWords(item)),
     h("td", { class: "wraps" }, settings(item)),
     h("td", {}, made(item)),
     h("td", {}, box),

@@ -4,11 +4,11 @@ import { post } from "./api.js";
 import { attempt } from "./attempt.js";
 import { entry, parseChunks } from "./chunks.js";
 import { density, middles } from "./curves.js";
-import { announce, byId, capital, h, number, percent, table, words } from "./dom.js";
-import { list, load } from "./known.js";
+import { announce, byId, capital, h, number, percent, reveal, table, words } from "./dom.js";
+import { example, list, load } from "./known.js";
 import { PromptBars } from "./promptbar.js";
 import * as router from "./router.js";
-import { events, fillProfiles, known, SOURCES, usual } from "./state.js";
+import { events, fillProfiles, known, shipped, SOURCES, usual } from "./state.js";
 import { mainRecall } from "./words.js";
 
 const EXAMPLE = [[34, 0.91], [23, 0.85], [47, 0.66], [29, 0.52], [39, 0.31], [18, 0.12]];
@@ -26,8 +26,11 @@ const FIELDS = {
   strategy: "place-strategy", objective: "place-objective", budget: "max_tokens", chunks: "chunks",
 };
 const USUAL = { scale: "score", strategy: "advised", objective: "mean_visibility" };
+/** The fields that an example fills in until somebody writes. */
+const FILLED = ["chunks", "prefix_tokens", "suffix_tokens"];
 let bars;
-let example = null;
+let untouched = false;
+let chosen = false;
 /** What is on show: the request, its answer, the caller's order, and the order that was tried. */
 let shown = null;
 
@@ -37,14 +40,18 @@ export function start() {
   byId("place-source").append(...["recall", ...SOURCES].map((name) => new Option(words(name), name)));
   byId("place-form").addEventListener("submit", (event) => {
     event.preventDefault();
-    run();
+    run().then(() => reveal(byId("place-lead")));
   });
-  for (const id of ["chunks", "prefix_tokens", "suffix_tokens"]) {
+  for (const id of FILLED) {
     byId(id).addEventListener("input", () => {
-      example = null;
+      untouched = false;
     });
+    byId(id).addEventListener("blur", fit);
   }
-  byId("place-profile").addEventListener("change", fit);
+  byId("place-profile").addEventListener("change", () => {
+    chosen = true;
+    fit();
+  });
   byId("place-advised").addEventListener("click", () => moveTo(shown.answer.placements.map((item) => item.id)));
   byId("place-given").addEventListener("click", () => moveTo(shown.given));
   events.addEventListener("known", () => router.showing("place") && refill());
@@ -62,14 +69,21 @@ async function open({ query }) {
   for (const [name, id] of Object.entries(FIELDS)) {
     if (name !== "profile") byId(id).value = query.get(name) ?? USUAL[name] ?? "";
   }
-  example = query.has("chunks") ? null : {};
+  untouched = !query.has("chunks");
+  chosen = query.has("profile");
   clear();
   if (["curve", "strategy", "objective", "budget"].some((name) => query.has(name))) byId("place-options").open = true;
   refill(query.get("profile") ?? usual());
-  await list();
+  await readProfiles(query.get("profile"));
   if (!router.showing("place")) return;
-  if (!query.has("profile")) refill(usual());
+  refill(chosen ? byId("place-profile").value : usual());
   if (query.has("chunks")) await run(query.get("order"));
+}
+
+/** Reads the list; where it does not have the profile, or none at all, the shipped one as well. */
+async function readProfiles(asked) {
+  const read = await list();
+  if (read && (known.size === 0 || (asked && !known.has(asked)))) await example().catch(() => null);
 }
 
 /** As many tokens as the profile has, so that its curve is read where it was measured. */
@@ -83,13 +97,13 @@ function sample(tokens) {
   return { before, after, chunks: lines.join("\n") };
 }
 
-/** Sizes the example to the profile, until somebody writes chunks of their own. */
+/** Sizes the example to the profile, until somebody writes chunks of their own or is about to. */
 function fit() {
-  if (example === null) return;
-  example = sample(known.get(byId("place-profile").value)?.sequence_length ?? 256);
-  byId("chunks").value = example.chunks;
-  byId("prefix_tokens").value = example.before;
-  byId("suffix_tokens").value = example.after;
+  if (!untouched || FILLED.includes(document.activeElement.id)) return;
+  const { before, after, chunks } = sample(known.get(byId("place-profile").value)?.sequence_length ?? (shipped.tokens || 256));
+  byId("chunks").value = chunks;
+  byId("prefix_tokens").value = before;
+  byId("suffix_tokens").value = after;
 }
 
 function clear() {
@@ -185,19 +199,27 @@ const signedPercent = (share) => `${share > 0 ? "+" : ""}${percent(share, 2)}`;
 
 function drawBars(after) {
   const { answer, before, body, profile } = shown;
-  const worth = (one) => number(one.value, 3);
+  const value = (one) => number(one.value, 3);
   bars.draw({
     tokens: answer.prompt_tokens,
     prefix: body.prefix_tokens ?? 0,
     suffix: body.suffix_tokens ?? 0,
     separator: body.separator_tokens ?? 0,
     curve: curveOf(profile, answer),
-    zone: answer.dead_zone && { ...answer.dead_zone, label: `${least(answer)}, tokens ${answer.dead_zone.start}-${answer.dead_zone.end - 1}` },
-    least: `${least(answer)} there`,
-    before: { label: `Before, your order: worth ${before ? worth(before) : "–"}`, placements: before?.placements ?? [] },
-    after: { label: `${after === answer ? "The answer" : "Moved by you"}: worth ${worth(after)}`, placements: [...after.placements] },
+    zone: answer.dead_zone && { ...answer.dead_zone, label: `dead zone: ${least(answer)}, tokens ${answer.dead_zone.start} to ${answer.dead_zone.end - 1}` },
+    before: { label: `Before, your order: value ${before ? value(before) : "–"}`, placements: before?.placements ?? [] },
+    after: { label: `${nameOf(after)}: value ${value(after)}`, placements: [...after.placements] },
   });
   drawTable(after.placements);
+}
+
+const same = (one, other) => one.length === other.length && one.every((id, at) => id === other[at]);
+const isAnswer = ({ order }) => same(order, shown.answer.order);
+
+/** Whose order the second bar has. */
+function nameOf(placed) {
+  if (isAnswer(placed)) return "After, the answer";
+  return same(placed.order, shown.given) ? "After, your order again" : "After, moved by you";
 }
 
 /** What the curve that decided says of its lowest stretch. */
@@ -235,13 +257,13 @@ function moveTo(order) {
 function sayMoved(tried, asked) {
   const box = byId("place-moved");
   if (!tried) {
-    box.textContent = "Drag a chunk of the second bar, or move it with the arrow keys: its worth follows.";
+    box.textContent = "Drag a chunk of the second bar, or move it with the arrow keys: its value follows.";
     return;
   }
   const gain = tried.gain.given;
-  const same = (order) => tried.order.every((id, at) => id === order[at]);
-  const limit = same(asked) ? "" : "Pins and groups do not allow that order. ";
-  if (same(shown.given)) box.textContent = `${limit}This is your own order.`;
+  const limit = same(tried.order, asked) ? "" : "Pins and groups do not allow that order. ";
+  if (same(tried.order, shown.given)) box.textContent = `${limit}This is your own order.`;
+  else if (isAnswer(tried)) box.textContent = `${limit}This is the order of the answer.`;
   else box.textContent = `${limit}As moved, what matters is heard ${gain ? gainText(gain) : "otherwise"} than in your order.`;
 }
 
@@ -254,7 +276,7 @@ function remember(order) {
     if (value !== USUAL[name]) parameters[name] = value;
   }
   parameters.chunks = plain(body.chunks, answer);
-  if (order) parameters.order = order.map((id) => given.indexOf(id)).join(".");
+  if (order && !same(order, answer.order)) parameters.order = order.map((id) => given.indexOf(id)).join(".");
   const address = router.address("place", null, parameters);
   const fits = parameters.chunks !== null && address.length <= LONGEST_ADDRESS;
   router.note(fits ? address : router.address("place", null, { profile: parameters.profile }));
@@ -277,21 +299,21 @@ function drawTable(placements) {
     String(at + 1), item.id, `${number(item.visibility)}×`, item.in_dead_zone ? "yes" : "", String(item.offset), String(item.tokens),
     number(relevance.get(item.id)),
   ]);
-  const heads = ["Place", "Chunk", "Heard (1×: even)", capital(`${least(answer)} there`), "Offset", "Tokens", "Relevance"];
+  const heads = ["Place", "Chunk", "Visibility (1×: an even share)", "Dead zone", "Offset", "Tokens", "Relevance"];
   byId("place-table").replaceChildren(table("The order of the second bar", heads, rows));
 }
 
 const WORTH = {
-  mean_visibility: "Worth: how well each chunk is heard times its weight (from its relevance), summed. More is better.",
-  total_mass: "Worth: each chunk's share of the influence times its weight (from its relevance), summed. More is better.",
-  worst_case: "Worth: how well the worst heard of the most relevant chunks is heard. More is better.",
+  mean_visibility: "Value: the visibility of each chunk times its weight (from its relevance), summed. More is better. Visibility is how well a chunk is heard at its place; 1× is an even share.",
+  total_mass: "Value: each chunk's share of the influence times its weight (from its relevance), summed. More is better.",
+  worst_case: "Value: the least visibility among the most relevant chunks. More is better. Visibility is how well a chunk is heard at its place; 1× is an even share.",
 };
 
 function drawNotes(answer, { objective }) {
   const gains = Object.entries(RULES).filter(([name]) => answer.gain[name]).map(([name, label]) => `${gainText(answer.gain[name])} than ${label}`);
   const short = answer.method === "exact" || answer.gap === null ? "" : `, at most ${percent(answer.gap)} below the best`;
   const notes = [
-    `Worth of ${answer.advice.order ? "the order that the service returned" : "this order"}: ${number(answer.value)} (${answer.method}${short}).`,
+    `Value of ${answer.advice.order ? "the order that the service returned" : "this order"}: ${number(answer.value)} (${answer.method}${short}).`,
     gains.length ? `${answer.advice.order ? "The order that was judged" : "This order"}: ${gains.join("; ")}.` : "",
     answer.advice.order ? `That order: ${answer.advice.order.join(", ")}.` : "",
     answer.dropped.length ? `Dropped: ${answer.dropped.map((item) => `${item.id} (${item.detail})`).join(", ")}.` : "",

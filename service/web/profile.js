@@ -7,15 +7,16 @@ import { Chart } from "./charts.js";
 import { density, middles, share } from "./curves.js";
 import { drawDetails } from "./details.js";
 import { byId, counted, h, number, percent, words } from "./dom.js";
-import { list, load } from "./known.js";
+import { example, list, load } from "./known.js";
 import * as router from "./router.js";
 import { events, known, settings } from "./state.js";
 import { answer, mainRecall, recallText, shortName } from "./words.js";
 
-const EXAMPLE = "assets/example.json";
 let influence;
 let recall;
 let profile = null;
+/** Whether what is on show is the shipped profile. */
+let shown = false;
 /** The zone at the threshold that was chosen: `{threshold, zone, verdict}`. */
 let view = null;
 let refusedFor = "";
@@ -24,7 +25,7 @@ export function start() {
   influence = new Chart(byId("chart-profile"), { height: 300 });
   recall = new Chart(byId("chart-recall"), { height: 220 });
   router.register("profile", { title: "Answer", show: (place) => open(place) });
-  const again = () => router.showing("profile") && profile === null && open(router.parse());
+  const again = () => router.showing("profile") && (profile === null || shown) && open(router.parse());
   events.addEventListener("back", again);
   events.addEventListener("key", again);
 }
@@ -34,18 +35,18 @@ function open({ id, query }) {
   const threshold = Number(query.get("threshold")) || null;
   return attempt("profile-error", async () => {
     const found = await find(id).catch(refused);
-    const zone = threshold && !found.example ? await zoneAt(found.profile.id, threshold) : null;
+    const zone = threshold ? await zoneAt(found.profile.id, threshold) : null;
     return () => draw(found, zone);
   }, { result: body, clear });
 }
 
-/** A profile by its id; without one the newest, or the example. */
+/** A profile by its id; without one the newest, or where there is none the shipped one. */
 async function find(id) {
-  if (id === "example") return { profile: await get(EXAMPLE), example: true };
   const wanted = id ?? (await newest());
-  if (wanted === null) return { profile: await get(EXAMPLE), example: true };
-  if (profile?.id === wanted) return { profile, example: false };
-  return { profile: await load(wanted), example: false };
+  if (wanted === null || wanted === "example") return { profile: await example(), isExample: true };
+  if (profile?.id === wanted) return { profile, isExample: shown };
+  const found = await load(wanted);
+  return { profile: found, isExample: !known.has(found.id) && found.id === (await example()).id };
 }
 
 async function newest() {
@@ -66,23 +67,25 @@ function refused(error) {
 
 function clear() {
   profile = null;
+  shown = false;
   byId("profile-body").hidden = true;
   byId("profile-kicker").textContent = "";
   byId("profile-title").textContent = refusedFor;
 }
 
-function draw({ profile: found, example }, zone) {
-  profile = example ? null : found;
+function draw({ profile: found, isExample }, zone) {
+  profile = found;
+  shown = isExample;
   view = zone ?? { threshold: found.dead_zone?.threshold ?? 0.75, zone: found.dead_zone, verdict: found.dead_zone_verdict };
   byId("profile-body").hidden = false;
-  drawAnswer(found, example);
+  drawAnswer(found);
   drawInfluence(found);
   drawRecall(found);
-  drawSteps(found, example);
-  drawDetails(byId("profile-details"), found, { example, view, move: example ? null : newThreshold });
+  drawSteps(found);
+  drawDetails(byId("profile-details"), found, { view, move: newThreshold });
 }
 
-function drawAnswer(found, example) {
+function drawAnswer(found) {
   const { request, measured, model } = found;
   const said = answer(found, view.zone, view.verdict);
   byId("profile-title").textContent = said.sentence;
@@ -90,7 +93,7 @@ function drawAnswer(found, example) {
   byId("profile-certainty").className = said.decided ? "sure" : "open";
   const how = measured ? settings({ ...request, documents: measured.documents, recall: found.recall !== null }) : "recall alone";
   byId("profile-kicker").replaceChildren(
-    example ? h("strong", {}, "Example, measured elsewhere. ") : "",
+    shown ? h("strong", {}, "Example, measured elsewhere. ") : "",
     `${model?.id ?? request.model}, ${counted(request.sequence_length, "token")}, ${how}, ${found.created_at.slice(0, 10)}`,
   );
   router.entitle(shortName(request.model));
@@ -115,7 +118,7 @@ function drawInfluence(found) {
       label: `mean of ${counted(measured.documents, "document")}`, values: density(measured.smoothed), place: -1,
       band: measured.low && { low: density(measured.low), high: density(measured.high), label: "95% band" },
     }],
-    zone: view.zone && view.verdict === "zone" ? { from: view.zone.start, to: view.zone.end, label: "listens least" } : null,
+    zone: view.zone && view.verdict === "zone" ? { from: view.zone.start, to: view.zone.end, label: "dead zone: it listens least here", short: "dead zone" } : null,
     zero: { value: 1, label: "an even share" },
     threshold: { value: view.threshold, label: `threshold: ${number(view.threshold, 2)} of an even share` },
     xLabel: "place in the prompt (tokens)",
@@ -147,12 +150,13 @@ function drawRecall(found) {
   byId("recall-words").textContent = curves.map(([name, curve]) => recallText(name, curve)).join(" ");
 }
 
-function drawSteps(found, example) {
+function drawSteps(found) {
   const id = found.id;
   const step = (href, title, text) => h("li", {}, h("a", { href }, title), h("span", { class: "note" }, text));
   const model = found.request.model;
-  const steps = example
+  const steps = shown
     ? [
+      step(router.address("place", null, { profile: id }), "Place chunks", "try it along this example: lay the passages of a prompt along its curve"),
       step(router.address("measure", null, { model }), "Measure this model here", "or any other: a name is enough"),
       step("#/theory", "See what theory says", "a curve from the architecture alone, at once"),
     ]
@@ -173,7 +177,7 @@ async function newThreshold(threshold) {
     if (profile?.id !== id) return;
     view = found;
     router.note(router.address("profile", id, { threshold }));
-    drawAnswer(profile, false);
+    drawAnswer(profile);
     drawInfluence(profile);
     return view;
   };

@@ -10,6 +10,7 @@ const CURVE = 84;
 const BAR = 46;
 const LABEL = 22;
 const KEY = 44;
+const LEGEND = 58;
 const MOST_NAMED = 200;
 /** Visibility up to which a chunk has each colour, from hardly heard to heard well. */
 const STEPS = [0.5, 0.75, 0.9, 1.1, 1.35, 2, Infinity];
@@ -41,7 +42,7 @@ export class PromptBars {
 
   /**
    * given: {tokens, prefix, suffix, separator, curve: {x, density, name}, zone: {start, end, label},
-   *         least (the heading of what lies in the zone), before: {label, placements}, after: {label, placements}}; x and zone in tokens.
+   *         before: {label, placements}, after: {label, placements}}; x and zone in tokens.
    */
   draw(given) {
     this.given = given;
@@ -230,13 +231,13 @@ export class PromptBars {
   }
 
   legend(height) {
-    const size = Math.min(46, (this.width - 2 * MARGIN - 60) / STEPS.length);
+    const size = Math.min(46, (this.width - 2 * MARGIN - LEGEND - 20) / STEPS.length);
     const top = height - KEY + 12;
     return [
-      words("note", MARGIN, top + 10, "heard", "start"),
+      words("note", MARGIN, top + 10, "visibility", "start"),
       ...STEPS.flatMap((_, at) => [
-        svg("rect", { class: `heard h${at}`, x: MARGIN + 44 + at * size, y: top, width: size - 2, height: 12 }),
-        ...(STEP_NAMES[at] ? [words("note", MARGIN + 44 + at * size + (size - 2) / 2, top + 24, STEP_NAMES[at], "middle")] : []),
+        svg("rect", { class: `heard h${at}`, x: MARGIN + LEGEND + at * size, y: top, width: size - 2, height: 12 }),
+        ...(STEP_NAMES[at] ? [words("note", MARGIN + LEGEND + at * size + (size - 2) / 2, top + 24, STEP_NAMES[at], "middle")] : []),
       ]),
     ];
   }
@@ -245,7 +246,7 @@ export class PromptBars {
     const { before, after } = this.given;
     const rows = ({ placements }, name) => placements.map((item, at) => [name, at + 1, item.id, item.offset, item.tokens, item.visibility, item.in_dead_zone ? "yes" : "no"]);
     return {
-      columns: ["order", "place", "chunk", "offset (tokens)", "tokens", "heard (1: an even share)", this.given.least],
+      columns: ["order", "place", "chunk", "offset (tokens)", "tokens", "visibility (1: an even share)", "dead zone"],
       rows: [...rows(before, "before"), ...rows(after, "after")],
     };
   }
@@ -261,7 +262,7 @@ function sharedBeginning(names) {
 }
 
 const aboutChunk = (item, at, count) =>
-  `${item.id}: place ${at + 1} of ${count}, tokens ${item.offset} to ${item.offset + item.tokens - 1}, heard ${number(item.visibility, 2)} of an even share`;
+  `${item.id}: place ${at + 1} of ${count}, tokens ${item.offset} to ${item.offset + item.tokens - 1}, visibility ${number(item.visibility, 2)}× an even share`;
 
 function words(kind, x, y, text, anchor) {
   const made = svg("text", { class: kind, x, y, "text-anchor": anchor });

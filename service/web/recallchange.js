@@ -17,7 +17,7 @@ export function drawRecallChanges(box, answer, profiles, names) {
     const curves = profiles.map(({ recall }) => recall[change.probe]);
     drawCurves(part(box, `Recall of ${words(change.probe)} by depth`), change, curves, names);
     const where = change.paired ? "What changed, on the same groups of facts" : "What changed";
-    drawChange(part(box, where), change, names);
+    drawChange(part(box, where), change);
     box.append(h("p", { "data-verdict": change.probe }, verdictText(change)), numbers(change, curves, names));
   }
 }
@@ -49,7 +49,7 @@ function drawCurves(place, change, curves, names) {
   });
 }
 
-function drawChange(place, change, names) {
+function drawChange(place, change) {
   const tested = change.level.low !== null;
   const list = (name) => change.depths.map((one) => 100 * one[name]);
   new Chart(place, { height: 220 }).draw({
@@ -57,7 +57,7 @@ function drawChange(place, change, names) {
     name: `Change of the recall of ${words(change.probe)}${tested ? ", each depth with its 95% band" : ""}`,
     file: `recall-change-${change.probe}`,
     series: [{
-      label: `${names[1]} less ${names[0]}${tested ? "" : " (not tested)"}`, values: list("value"), place: -1, points: true,
+      label: `second less first${tested ? "" : " (not tested)"}`, values: list("value"), place: -1, points: true,
       band: tested ? { low: list("low"), high: list("high"), label: "95% band, all depths together" } : null,
     }],
     zero: { value: 0, label: "no change" },

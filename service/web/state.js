@@ -18,6 +18,9 @@ export const SOURCES = ["measured", "mean_of_norms", "last_token_attention", ...
 /** Summaries by id, newest first. */
 export const known = new Map();
 
+/** The profile that comes with the service, once it was read; no list has it. */
+export const shipped = { id: null, label: "", tokens: 0 };
+
 export function learn(summaries, { first = false } = {}) {
   const before = [...known.values()];
   if (first) known.clear();
@@ -68,12 +71,14 @@ export function usual() {
     item.documents === 1,
   ].map(Number).join("");
   const [best] = [...known.values()].sort((one, other) => drawbacks(one) - drawbacks(other));
-  return best?.id ?? null;
+  return best?.id ?? shipped.id;
 }
 
 /** Fills a select with the known profiles, `chosen` among them even if the list does not have it. */
 export function fillProfiles(select, chosen) {
   const options = [...known.values()].map((item) => new Option(label(item), item.id, false, item.id === chosen));
-  if (chosen && !known.has(chosen)) options.unshift(new Option(`profile ${chosen.slice(0, 6)}`, chosen, false, true));
+  if (chosen && !known.has(chosen)) {
+    options.unshift(new Option(chosen === shipped.id ? shipped.label : `profile ${chosen.slice(0, 6)}`, chosen, false, true));
+  }
   select.replaceChildren(...(options.length ? options : [new Option("no known profile", "")]));
 }

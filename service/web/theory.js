@@ -3,7 +3,7 @@
 import { get, post } from "./api.js";
 import { attempt } from "./attempt.js";
 import { Chart } from "./charts.js";
-import { announce, byId, h, number, percent, words } from "./dom.js";
+import { announce, byId, h, number, percent, reveal, words } from "./dom.js";
 import { density, middles, share } from "./curves.js";
 import * as router from "./router.js";
 
@@ -19,7 +19,7 @@ export function start() {
   byId("theory-form").addEventListener("submit", (event) => {
     event.preventDefault();
     router.note(router.address("theory", null, Object.fromEntries(Object.entries(FIELDS).map(([name, id]) => [name, byId(id).value]))));
-    run();
+    run().then(() => reveal(byId("theory-lead")));
   });
 }
 
@@ -84,7 +84,7 @@ function draw(answer) {
       { label: "with residual stream", values: density(curve.influence), place: -1 },
       ...others.map(([name, one], at) => ({ label: { cesaro: "closed form (Cesàro)" }[name] ?? words(name), values: density(one.influence), place: at })),
     ],
-    zone: curve.dead_zone && { from: curve.dead_zone.start, to: curve.dead_zone.end, label: "quiet" },
+    zone: curve.dead_zone && { from: curve.dead_zone.start, to: curve.dead_zone.end, label: "dead zone: hardly heard here", short: "dead zone" },
     zero: { value: 1, label: "an even share" },
     threshold: curve.dead_zone && { value: curve.dead_zone.threshold, label: `threshold: ${number(curve.dead_zone.threshold, 2)} of an even share` },
     xLabel: "place in the prompt (tokens)",

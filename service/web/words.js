@@ -151,8 +151,8 @@ export function shapeText({ class: name, decided, support, primacy_mass: first, 
   const likely = Object.entries(support ?? {}).filter(([, share]) => share >= 0.05);
   const parts = likely.map(([each, share]) => `${words(each)} in ${percent(share, 2)} of redrawn sets`);
   const shape = decided ? words(name) : `undecided (${parts.join(", ") || words(name)})`;
-  const mass = (value, band) => percent(value) + (band ? ` (${percent(band.low)} to ${percent(band.high)})` : "");
-  return `Shape: ${shape}. The first tenth of the prompt has ${mass(first, fb)} of the influence, the last tenth ${mass(last, lb)}; an even share is 10%.`;
+  const mass = (value, band) => percent(value, 2) + (band ? ` (${percent(band.low, 2)} to ${percent(band.high, 2)})` : "");
+  return `${capital(shape)}. The first tenth of the prompt has ${mass(first, fb)} of the influence, the last tenth ${mass(last, lb)}; an even share is 10%.`;
 }
 
 const RECALL_VERDICTS = {

@@ -159,6 +159,37 @@ def test_the_shipped_example_stands_where_nothing_was_measured(
     expect(page.locator("#chart-recall svg")).to_be_visible()
     for summary in page.locator("#profile-details summary").all():
         summary.click()
+    page.locator("#threshold").fill("1")
+    expect(page.locator("#threshold-zone")).to_contain_text("Below 1×")
+    same_elsewhere(page, open_page, "#profile-title")
+    expect(page.locator("#profile-kicker")).to_contain_text("Example, measured elsewhere.")
     page.get_by_role("link", name="Measure this model here").click()
     expect(page.get_by_label("Model", exact=True)).to_have_value("demo:smollm2-135m-instruct")
+    assert watched.complaints == []
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_chunks_are_placed_along_the_shipped_example(
+    stack: Stack, open_page: Any, width: int
+) -> None:
+    watched = open_page("about:blank", width=width)
+    page: Page = watched.page
+    page.route("**/v1/profiles?**", lambda route: route.fulfill(json={"items": [], "next": None}))
+    page.goto(stack.url)
+    page.get_by_role("link", name="Place chunks").click()
+    chosen = page.locator("#place-profile option:checked")
+    expect(chosen).to_have_text(
+        "Example, measured elsewhere: demo:smollm2-135m-instruct, 256 tokens"
+    )
+    page.locator("#chunks").fill("a, 60, 0.9\nb, 60, 0.5\nc, 60, 0.1")
+    page.get_by_role("button", name="Place", exact=True).click()
+    expect(page.locator(".movable")).to_have_count(3)
+    expect(page.locator("#place-lead")).to_contain_text("95% interval")
+    expect(page.locator("#place-lead")).to_be_in_viewport()
+    same_elsewhere(page, open_page, "#place-lead")
+    expect(chosen).to_contain_text("Example, measured elsewhere")
+    # The list of profiles has it not, but without an address it is what there is.
+    page.goto(f"{stack.url}/#/place")
+    expect(chosen).to_contain_text("Example, measured elsewhere")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
     assert watched.complaints == []

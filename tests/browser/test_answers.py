@@ -327,7 +327,7 @@ def test_the_depth_is_plain(stack: Stack, filled: str, open_page: Any) -> None:
     body["collapse"].update(last_to_first=0.25, last_to_last=0.125)
     page = shown(stack, open_page, filled, collapse=body["collapse"])
     page.get_by_text("How it was measured").click()
-    depth = page.get_by_text("Depth, by the model's own rollout: ")
+    depth = page.get_by_text("By the model's own rollout: ")
     expect(depth).to_contain_text(body["collapse"]["verdict"])
     expect(depth).to_contain_text("After 6 layers the first token gets 25% of the influence")
 

@@ -51,7 +51,7 @@ def value(stack: Stack, filled: str, ids: list[str]) -> dict[str, Any]:
 
 def shown_value(page: Page, row: str) -> float:
     label = page.locator("#chart-place text.name", has_text=row).text_content() or ""
-    return float(label.rpartition("worth ")[2])
+    return float(label.rpartition("value ")[2])
 
 
 def test_the_keyboard_moves_chunks_and_the_value_follows(
@@ -64,7 +64,7 @@ def test_the_keyboard_moves_chunks_and_the_value_follows(
     assert shown_value(page, "Before") == pytest.approx(before["value"], rel=6e-3)
     chunk = page.locator(".movable[data-id='a']")
     chunk.press("ArrowRight")
-    expect(page.locator("#chart-place text.name", has_text="Moved by you")).to_be_visible()
+    expect(page.locator("#chart-place text.name", has_text="moved by you")).to_be_visible()
     assert order(page) == ["b", "a", "c", "d"]
     expect(chunk).to_be_focused()
     chunk.press("End")
@@ -72,13 +72,13 @@ def test_the_keyboard_moves_chunks_and_the_value_follows(
     expect(page.locator("#place-moved")).to_contain_text("As moved")
     page.wait_for_function("document.querySelector('#place-moved').ariaBusy === null")
     assert order(page) == ["b", "c", "d", "a"]
-    assert shown_value(page, "Moved by you") == pytest.approx(wanted["value"], rel=6e-3)
+    assert shown_value(page, "moved by you") == pytest.approx(wanted["value"], rel=6e-3)
     # The table has the order that the picture shows.
     expect(page.locator("#place-table tbody td:nth-child(2)")).to_have_text(["b", "c", "d", "a"])
     # Chunks have the visibility of their new place.
     heard = {item["id"]: item["visibility"] for item in wanted["placements"]}
     said = chunk.get_attribute("aria-label") or ""
-    assert float(said.partition("heard ")[2].split()[0]) == pytest.approx(heard["a"], rel=6e-2)
+    assert float(said.partition("visibility ")[2].split("×")[0]) == pytest.approx(heard["a"], rel=6e-2)
     assert "place 4 of 4" in said
     page.get_by_role("button", name="Back to my order").click()
     expect(page.locator("#place-moved")).to_have_text("This is your own order.")
@@ -108,7 +108,7 @@ def test_a_chunk_is_dragged(stack: Stack, filled: str, open_page: Any, width: in
     page.wait_for_function("document.querySelector('#place-moved').ariaBusy === null")
     assert order(page) == ["b", "c", "d", "a"]
     wanted = value(stack, filled, ["b", "c", "d", "a"])
-    assert shown_value(page, "Moved by you") == pytest.approx(wanted["value"], rel=6e-3)
+    assert shown_value(page, "moved by you") == pytest.approx(wanted["value"], rel=6e-3)
     assert "order=1.2.3.0" in page.url
     assert watched.complaints == []
 
@@ -135,6 +135,40 @@ def test_an_order_that_pins_forbid_is_answered_as_it_can_be(
     page.locator(".movable[data-id='a']").press("End")
     expect(page.locator("#place-moved")).to_contain_text("do not allow")
     assert order(page)[0] == "a"
+
+
+def test_an_example_is_not_written_under_somebodys_hands(
+    stack: Stack, filled: str, open_page: Any
+) -> None:
+    page: Page = open_page("about:blank").page
+    held: list[Any] = []
+    page.route("**/v1/profiles?**", lambda route: held.append(route))
+    page.goto(f"{stack.url}/#/place?profile={filled}")
+    chunks = page.locator("#chunks")
+    unsized = chunks.input_value()
+    # Everything is selected to be replaced, and only then is it known how long the profile is.
+    chunks.press("ControlOrMeta+a")
+    for route in held:
+        route.continue_()
+    expect(page.locator("#place-profile option")).not_to_have_count(1)
+    page.keyboard.insert_text(PASTED)
+    expect(chunks).to_have_value(PASTED)
+    # Who wrote nothing has the example in its size.
+    page.unroute("**/v1/profiles?**")
+    page.reload()
+    expect(chunks).not_to_have_value(unsized)
+
+
+def test_back_to_the_answer_is_called_so(stack: Stack, filled: str, open_page: Any) -> None:
+    page: Page = placed(stack, filled, open_page).page
+    row = page.locator("#chart-place text.name", has_text="After")
+    expect(row).to_contain_text("After, the answer: value ")
+    page.locator(".movable[data-id='a']").press("End")
+    expect(row).to_contain_text("After, moved by you: value ")
+    assert "order=" in page.url
+    page.get_by_role("button", name="Back to the answer").click()
+    expect(row).to_contain_text("After, the answer: value ")
+    assert "order=" not in page.url
 
 
 def test_a_chunk_that_was_dropped_is_named(stack: Stack, filled: str, open_page: Any) -> None:

@@ -28,6 +28,7 @@ from lacuna.experiments.answer import Origin, Table, summarise
 from lacuna.experiments.scoring import gold, right
 from lacuna.placement.curve import PlacementCurve
 from lacuna.placement.profile_curve import of_profile
+from service.store import shipped
 from service.store.claims import ExperimentOutcome
 from service.store.profiles import StoredProfile, packed, profile_not_found
 from workers.endpoints.ledger import Ledger
@@ -385,7 +386,7 @@ def curve_of(
     """
     if request.profile_id is None:
         return None
-    stored = find_profile(request.profile_id)
+    stored = find_profile(request.profile_id) or shipped.find(request.profile_id)
     if stored is None:
         raise profile_not_found(request.profile_id)
     return of_profile(stored.body, request.source)

@@ -258,7 +258,7 @@ def test_a_pdf_is_whole(measured: Profile) -> None:
     (length,) = re.findall(rb"/Length (\d+)", document)
     stream = document.partition(b"stream\n")[2]
     assert stream[int(length) :].startswith(b"\nendstream")
-    assert b"(density \\(1 = uniform\\)) Tj" in document
+    assert b"(density \\(1 = an even share\\)) Tj" in document
 
 
 def test_importing_them_imports_neither_matplotlib_nor_pandas_nor_scipy() -> None:

@@ -124,6 +124,6 @@ def test_a_terminal_without_unicode_gets_a_chart_that_can_be_read(encoding: str)
     )  # fmt: skip
     assert answer.returncode == 0, answer.stderr
     text = answer.stdout.decode(encoding)
-    assert "density (log; 1 = uniform)" in text
+    assert "density (log; 1 = an even share)" in text
     assert "####" in text
     assert "?" not in text

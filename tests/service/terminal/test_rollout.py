@@ -87,7 +87,7 @@ def test_the_table_says_what_the_answer_says(lacuna: Any) -> None:
         assert f"{force.shift:+.4f}" in row
     for sentence in [*answer.summary, *answer.assumptions, answer.collapse.verdict]:
         assert sentence in result.stdout
-    assert "density (log; 1 = uniform)" in result.stdout
+    assert "density (log; 1 = an even share)" in result.stdout
     assert "\x1b" not in result.stdout
 
 

@@ -156,3 +156,24 @@ async def test_a_curve_is_used_for_a_while_without_asking_the_store(
     assert (gone.status_code, gone.json()["code"]) == (404, "profile_not_found")
     assert (await other.post("/v1/placements", json=body)).status_code == 200
     assert redis_sync.exists(keys.profile(stored)) == 0
+
+
+async def test_along_the_shipped_profile_before_anything_is_measured(
+    client: httpx.AsyncClient,
+) -> None:
+    shipped = (await client.get("/assets/example.json")).json()
+    assert (await client.get("/v1/profiles")).json()["items"] == []
+    address = f"/v1/profiles/{shipped['id']}"
+    assert (await client.get(address)).json() == shipped
+    assert len((await client.get(f"{address}?bins=8")).json()["measured"]["influence"]) == 8
+    body = {"profile_id": shipped["id"], "chunks": CHUNKS}
+    placed = PlacementResponse.model_validate_json(
+        (await client.post("/v1/placements", json=body)).content
+    )
+    assert placed.source == "recall"
+    assert placed.gain.given is not None
+    assert placed.gain.given.low is not None
+    # It is nobody's to delete, and no model's own.
+    assert (await client.delete(address)).status_code == 404
+    named = {"model": shipped["model"]["id"], "chunks": CHUNKS}
+    assert (await client.post("/v1/placements", json=named)).status_code == 404
