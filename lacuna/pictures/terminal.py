@@ -64,7 +64,8 @@ def bars(
 ) -> str:
     """One curve as plain text.
 
-    Bars are logarithmic in the density (1 = an even share); each column is the mean over its tokens.
+    Bars are logarithmic in the density (1 = an even share). Each column is the mean over its
+    tokens.
 
     Args:
         influence: masses of the positions, or of equal bins of them; they sum to 1.

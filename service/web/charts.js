@@ -186,7 +186,7 @@ export class Chart {
     // From top to bottom each keeps a line's distance; what is pushed out at the bottom moves all up.
     ends.forEach((one, i) => (one.at = Math.max(one.at, i ? ends[i - 1].at + LINE - 2 : frame.top + 4)));
     const over = Math.max(0, (ends.at(-1)?.at ?? 0) - frame.bottom);
-    return ends.map(({ item, at }) => text(`name ${look(item.place)}`, frame.right + 8, at - over + 4, item.label, "start"));
+    return ends.map(({ item, at }) => text(`name ${look(item.place)}`, frame.right + 8, at - over + 4, cut(item.label, this.width - frame.right - 10), "start"));
   }
 
   point(event) {

@@ -65,9 +65,7 @@ def check(page: Page) -> None:
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360)])
-def test_the_whole_way(
-    stack: Stack, open_page: Any, measure: Any, scheme: str, width: int
-) -> None:
+def test_the_whole_way(stack: Stack, open_page: Any, measure: Any, scheme: str, width: int) -> None:
     watched = open_page(stack.url, scheme=scheme, width=width)
     page: Page = watched.page
     on_the_way = Journey(page)
@@ -128,7 +126,5 @@ def drag(page: Page, what: str, behind: str) -> None:
     page.mouse.move(held["x"] + held["width"] / 2, y)
     page.mouse.down()
     for step in range(1, 13):
-        page.mouse.move(
-            held["x"] + (last["x"] + last["width"] - held["x"]) * step / 12, y + 2
-        )
+        page.mouse.move(held["x"] + (last["x"] + last["width"] - held["x"]) * step / 12, y + 2)
     page.mouse.up()

@@ -78,7 +78,9 @@ def test_the_keyboard_moves_chunks_and_the_value_follows(
     # Chunks have the visibility of their new place.
     heard = {item["id"]: item["visibility"] for item in wanted["placements"]}
     said = chunk.get_attribute("aria-label") or ""
-    assert float(said.partition("visibility ")[2].split("×")[0]) == pytest.approx(heard["a"], rel=6e-2)
+    assert float(said.partition("visibility ")[2].split("×")[0]) == pytest.approx(
+        heard["a"], rel=6e-2
+    )
     assert "place 4 of 4" in said
     page.get_by_role("button", name="Back to my order").click()
     expect(page.locator("#place-moved")).to_have_text("This is your own order.")
@@ -142,7 +144,7 @@ def test_an_example_is_not_written_under_somebodys_hands(
 ) -> None:
     page: Page = open_page("about:blank").page
     held: list[Any] = []
-    page.route("**/v1/profiles?**", lambda route: held.append(route))
+    page.route("**/v1/profiles?**", held.append)
     page.goto(f"{stack.url}/#/place?profile={filled}")
     chunks = page.locator("#chunks")
     unsized = chunks.input_value()
