@@ -144,7 +144,11 @@ def test_an_example_is_not_written_under_somebodys_hands(
 ) -> None:
     page: Page = open_page("about:blank").page
     held: list[Any] = []
-    page.route("**/v1/profiles?**", held.append)
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    page.route("**/v1/profiles?**", hold)
     page.goto(f"{stack.url}/#/place?profile={filled}")
     chunks = page.locator("#chunks")
     unsized = chunks.input_value()
