@@ -14,6 +14,11 @@ _NAMES = (
 )  # fmt: skip
 _OFFICES = ("keeper of the lighthouse", "mayor", "baker", "teacher of music")
 _CHUNKS = 6
+TEMPLATE = {
+    "instructions": "", "chunk": "{text}", "separator": "\n", "ask": "{question}", "answer": "",
+    "form": "plain",
+}  # fmt: skip
+"""A question is the beginning of a sentence: a small model completes better than it answers."""
 
 
 def questions(count: int = 60) -> list[dict[str, Any]]:
@@ -35,7 +40,7 @@ def questions(count: int = 60) -> list[dict[str, Any]]:
         made.append(
             {
                 "id": f"q{number}",
-                "question": f"Who is the {office} of {places[wanted]}?",
+                "question": f"The {office} of {places[wanted]} is",
                 "answers": [names[wanted]],
                 "chunks": chunks,
             }

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import httpx
-from picture_questions import questions
+from picture_questions import TEMPLATE, questions
 from PIL import Image
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
@@ -50,7 +50,9 @@ UNTRAINED = {
 KEY = "a-key-for-these-pictures"
 SERVED = {"model": "endpoint:smollm2", "sequence_length": 256, "recall": {"groups": 24}}
 ORDERS = ["relevance_first", "relevance_last", "zigzag_best_last", "random"]
-EXPERIMENT = {"model": DEMO["model"], "questions": questions(), "orders": ORDERS}
+EXPERIMENT = {
+    "model": DEMO["model"], "questions": questions(), "orders": ORDERS, "template": TEMPLATE,
+}  # fmt: skip
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
 CHUNKS = "\n".join(
     f"passage-{i}, {tokens}, {relevance}"
@@ -60,7 +62,8 @@ CHUNKS = "\n".join(
 )
 LOOKS = [("", 1280, "light"), ("-dark", 1280, "dark"), ("-phone", 360, "light"),
          ("-phone-dark", 360, "dark")]  # fmt: skip
-COLOURS = 64
+MAIN = {"profile", "place", "compare", "experiment", "recall", "served"}
+COLOURS = 256
 ENDPOINTS_PYTHON = Path(os.environ.get("LACUNA_ENDPOINTS_PYTHON", ".venv/endpoints/bin/python"))
 
 
@@ -89,7 +92,7 @@ def window(browser: Browser, url: str, *, width: int = 1280, scheme: Any = "ligh
 
 
 def shoot(what: Page | Locator, name: str) -> None:
-    """Photograph a window or a part of it, in few colours: a quarter of the bytes."""
+    """Photograph a window or a part of it, in 256 colours: a third of the bytes."""
     page = what.page if isinstance(what, Locator) else what
     page.wait_for_timeout(300)
     path = IMAGES / f"{name}.png"
@@ -116,6 +119,7 @@ def ask_questions(page: Page) -> None:
     """The form of an experiment, filled in."""
     page.fill("#questions", "\n".join(json.dumps(one) for one in questions()))
     page.wait_for_selector("#experiment-estimate:text('questions.')", timeout=60_000)
+    page.locator("#questions").evaluate("field => { field.blur(); field.scrollTop = 0 }")
 
 
 class State(NamedTuple):
@@ -129,12 +133,12 @@ class State(NamedTuple):
 
 def states(ids: dict[str, str]) -> dict[str, State]:
     """Every state that shows something, by the name of its picture."""
-    demo, untrained = ids["demo"], ids["untrained"]
+    demo = ids["demo"]
     placing = f"place?profile={demo}&before=20&after=20&chunks={quote(CHUNKS)}"
     theory = "theory?architecture=llama-2-7b&tokens=2048&lambda=0.1"
     measuring = f"measure?model={DEMO['model']}&recall=1"
     asking = f"experiments?model={DEMO['model']}"
-    changed = f"compare?a={demo}&b={untrained}"
+    changed = f"compare?a={demo}&b={ids['short']}"
     found = {
         "profile": State(f"profile/{demo}", "#view-profile", "#chart-recall svg"),
         "details": State(f"profile/{demo}", "#profile-details", "summary", open_folds),
@@ -160,9 +164,11 @@ def states(ids: dict[str, str]) -> dict[str, State]:
 
 
 def photograph(browser: Browser, url: str, ids: dict[str, str]) -> None:
-    """Every state in each look."""
+    """Every state in each look; forms and lists in two."""
     for ending, width, scheme in LOOKS:
         for name, state in states(ids).items():
+            if name not in MAIN and (width == 360) != (scheme == "dark"):
+                continue
             page = window(browser, f"{url}/#/{state.address}", width=width, scheme=scheme)
             page.wait_for_selector(state.ready, timeout=60_000)
             if state.act is not None:

@@ -128,8 +128,25 @@ def _of_recall(a: Profile, b: Profile, changes: list[RecallChange], bins: int) -
         spearman=None if rank is None else rounded(rank),
         dead_zone_change=None,
         difference=rounded_list((second.influence - first.influence).tolist()),
-        warnings=_warnings(left, alike, main.groups if main and main.paired else 0, None),
+        warnings=[
+            *_form_warnings(a.recall, b.recall, changes),
+            *_warnings(left, alike, main.groups if main and main.paired else 0, None),
+        ],
     )
+
+
+def _form_warnings(
+    a: dict[str, RecallCurve] | None,
+    b: dict[str, RecallCurve] | None,
+    changes: list[RecallChange],
+) -> list[str]:
+    """Another form of the prompt, a chat template say, moves recall by itself."""
+    forms = [(a[one.probe].form, b[one.probe].form) for one in changes] if a and b else []
+    return [
+        f"different forms of the prompt: a {left}, b {right}; this moves recall by itself"
+        for left, right in dict.fromkeys(forms)
+        if left != right
+    ]
 
 
 def _recall_density(found: dict[str, RecallCurve], bins: int) -> F64:

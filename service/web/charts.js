@@ -134,14 +134,17 @@ export class Chart {
     const at = zero ? y(zero.value) : NaN;
     if (!(at >= frame.top && at <= frame.bottom)) return [];
     const line = svg("line", { class: "zero", x1: frame.left, x2: frame.right, y1: at, y2: at });
-    // The label stands where the first curve is farthest from the line.
-    const { x, series: [{ values }] } = given;
-    const away = (share) => {
-      const value = values[Math.round(share * (x.length - 1))];
-      return Number.isFinite(value) ? Math.abs(y(this.within(value)) - at) : 0;
-    };
-    const share = [0.12, 0.35, 0.5, 0.65, 0.88].reduce((best, one) => (away(one) > away(best) ? one : best));
-    return [line, text("note halo", frame.left + share * (frame.right - frame.left), at - 5, zero.label, "middle")];
+    // The label stands above or below the line, where all curves are farthest from it.
+    const half = textWidth(zero.label) / 2;
+    const [first, last] = [frame.left + half + 2, frame.right - half - 2];
+    const away = ([middle, base]) => Math.min(...given.series.flatMap(({ values }) => [-half, 0, half].map((off) => {
+      const value = values[d3.bisectCenter(given.x, this.x.invert(middle + off))];
+      return Number.isFinite(value) ? Math.abs(y(this.within(value)) - (base - 4)) : Infinity;
+    })));
+    const bases = [at - 5, at + 14].filter((base) => base > frame.top + 12 && base < frame.bottom - 2);
+    const spots = [0.08, 0.3, 0.5, 0.7, 0.92].flatMap((share) => bases.map((base) => [first + share * (last - first), base]));
+    const [middle, base] = d3.greatest(spots, (one, other) => away(one) - away(other)) ?? [first, at - 5];
+    return [line, text("note halo", middle, base, zero.label, "middle")];
   }
 
   band({ band, place }) {

@@ -4,7 +4,7 @@
 import { get } from "./api.js";
 import { attempt } from "./attempt.js";
 import { Chart } from "./charts.js";
-import { announce, byId, capital, h, number, percent, reveal, signed, table, tokensText, words } from "./dom.js";
+import { announce, byId, capital, h, number, percent, reveal, sided, signed, table, tokensText, words } from "./dom.js";
 import { list } from "./known.js";
 import { density, middles, share } from "./curves.js";
 import { drawRecallChanges } from "./recallchange.js";
@@ -141,7 +141,7 @@ function draw(answer, first, second) {
   const apart = !recall && answer.a.objective !== answer.b.objective
     ? `The two curves measure different things (${words(answer.a.objective)} and ${words(answer.b.objective)}), so not all of this is due to the models. `
     : "";
-  const lead = `${apart}${capital(names[1])}, against ${names[0]}: ${answer.summary}.`;
+  const lead = `${apart}${names[1].startsWith("second") ? capital(names[1]) : names[1]}, against ${names[0]}: ${sided(answer.summary)}.`;
   byId("compare-lead").textContent = lead;
   announce(lead);
   drawTable(answer);
@@ -210,7 +210,7 @@ function drawTable(answer) {
       ...rows,
     ]),
     ...more,
-    ...answer.warnings.map((text) => h("p", { class: "note" }, `Note: ${text}.`)),
+    ...answer.warnings.map((text) => h("p", { class: "note" }, `Note: ${sided(text)}.`)),
   );
 }
 

@@ -39,7 +39,7 @@ function fold(title, fill, open) {
 const note = (text) => h("p", { class: "note" }, text);
 
 const region = (inner) =>
-  h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": inner.caption.textContent }, inner);
+  h("div", { class: "scroll stacks", tabindex: "0", role: "region", "aria-label": inner.caption.textContent }, inner);
 
 function measurement(profile) {
   const { measured, shape, timings, environment, model, request, collapse } = profile;

@@ -70,6 +70,12 @@ export function percent(share, digits = 3) {
 
 export const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
+/** A p-value: "0.0072", "< 0.001". */
+export const pValue = (p) => (p < 0.001 ? "< 0.001" : number(p, 2));
+
+/** What the service says of two sides, a and b, as this page calls them. */
+export const sided = (text) => text.replace(/\ba (has )?([^,;]+), b (has )?/g, "the first $1$2, the second $3");
+
 export const signed = (value) => (value > 0 ? "+" : "") + number(value);
 
 export function duration(seconds) {
@@ -104,12 +110,15 @@ export function tiles(list, pairs) {
   );
 }
 
-/** A table from a caption, column names and rows of cells (strings, numbers or elements). */
+/**
+ * A table from a caption, column names and rows of cells (strings, numbers or elements). On a phone
+ * each row of a `.stacks` becomes a block, in which a cell says its column.
+ */
 export function table(caption, columns, rows) {
   const numeric = columns.map((_, at) => rows.length > 0 && rows.every((row) => typeof row[at] === "number"));
   const align = (at) => (numeric[at] ? { class: "number" } : {});
   const cell = (value, at) =>
-    h("td", align(at), typeof value === "number" ? number(value) : (value ?? "–"));
+    h("td", { ...align(at), "data-column": columns[at] }, typeof value === "number" ? number(value) : (value ?? "–"));
   return h(
     "table",
     {},

@@ -6,6 +6,7 @@ import { tools } from "./figures.js";
 import { valueTicks } from "./ticks.js";
 
 const ROW = 46;
+const TALL = 62;
 const TOP = 10;
 const BOTTOM = 40;
 const MARGIN = 14;
@@ -42,7 +43,9 @@ export class DotChart {
     const width = this.plot.clientWidth;
     this.width = width;
     if (!given || width === 0) return;
-    const height = TOP + ROW * given.rows.length + BOTTOM;
+    this.tall = given.rows.some(({ label, text }) => textWidth(`${label}  ${text}`) > width - 2 * MARGIN);
+    const step = this.tall ? TALL : ROW;
+    const height = TOP + step * given.rows.length + BOTTOM;
     const ends = given.rows.flatMap(({ value, low, high, outer }) => [value, low, high, ...(outer ?? [])]).filter(Number.isFinite);
     const [low, high] = [Math.min(0, ...ends), Math.max(0, ...ends)];
     const room = (high - low) * 0.06 || 0.01;
@@ -54,18 +57,17 @@ export class DotChart {
     }
     picture.append(svg("line", { class: "axis", x1: x(0), x2: x(0), y1: TOP, y2: bottom }));
     picture.append(words("label", width - MARGIN, bottom + 32, given.xLabel, "end"));
-    for (const [at, row] of given.rows.entries()) picture.append(...this.row(row, TOP + ROW * at, x, width));
+    for (const [at, row] of given.rows.entries()) picture.append(...this.row(row, TOP + step * at, x, width));
     this.plot.style.height = `${height}px`;
     this.plot.replaceChildren(picture);
   }
 
   row({ label, text, value, low, high, outer }, top, x, width) {
-    const y = top + 32;
+    const y = top + (this.tall ? 48 : 32);
     const line = (kind, from, to) => svg("line", { class: kind, x1: x(from), x2: x(to), y1: y, y2: y });
-    const fits = textWidth(`${label}  ${text}`) < width - 2 * MARGIN;
     return [
       words("name plain halo", MARGIN, top + 18, label, "start"),
-      ...(fits ? [words("note halo", width - MARGIN, top + 18, text, "end")] : []),
+      this.tall ? words("note halo", MARGIN, top + 34, text, "start") : words("note halo", width - MARGIN, top + 18, text, "end"),
       ...(outer ? [line("whisker outer", ...outer)] : []),
       ...(Number.isFinite(low) ? [line("whisker", low, high)] : []),
       ...(Number.isFinite(value) ? [svg("circle", { class: "dot m", cx: x(value), cy: y, r: 6 })] : []),

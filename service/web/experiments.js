@@ -1,15 +1,16 @@
 // Orders of chunks compared on questions of one's own: asking, and what was found.
+/* global d3 */
 
 import { get, post, Refusal } from "./api.js";
 import { attempt, on } from "./attempt.js";
 import { Chart } from "./charts.js";
 import { DotChart } from "./dots.js";
-import { announce, byId, capital, counted, duration, h, number, percent, signed, table, words } from "./dom.js";
+import { announce, byId, capital, counted, duration, h, number, percent, signed, table } from "./dom.js";
 import * as jobs from "./jobs.js";
 import { list } from "./known.js";
 import * as router from "./router.js";
 import { fillProfiles } from "./state.js";
-import { shortName } from "./words.js";
+import { ORDERS, orderName, shortName } from "./words.js";
 
 const SOON_MS = 500;
 let dots;
@@ -117,24 +118,43 @@ async function submit() {
   const body = request();
   const answer = await post("v1/experiments", body);
   const what = `Experiment with ${body.model}, ${counted(body.questions.length, "question")}`;
-  if ("state" in answer) jobs.watch(answer, what, `orders: ${["given", ...body.orders.filter((name) => name !== "given")].map(words).join(", ")}`);
+  if ("state" in answer) jobs.watch(answer, what, `orders: ${["given", ...body.orders.filter((name) => name !== "given")].map(orderName).join(", ")}`);
   else router.go(router.address("experiments", answer.id));
 }
 
-const points = (value) => `${signed(Number((100 * value).toPrecision(3)))} pt`;
+/** A difference of scores in points: two digits, and none that are smaller than a hundredth. */
+const points = (value) => (Math.abs(value) < 5e-5 ? "0 pt" : `${signed(Number((100 * value).toPrecision(2)))} pt`);
 const gain = ({ value, low, high }) => `${points(value)} (${points(low)} to ${points(high)})`;
+const size = (share) => counted(Number((100 * Math.abs(share)).toPrecision(2)), "point");
+
+/** What to do, in the reader's words; the service's own words are for the terminal. */
+export function verdictText({ verdict, orders, reference, smallest_effect: matters }) {
+  const own = orderName(reference);
+  const others = orders.filter(({ name }) => name !== reference);
+  const best = orders.find(({ name }) => name === verdict.order);
+  const interval = (one) => `(95% interval, all orders together: ${points(one.joint_low)} to ${points(one.joint_high)})`;
+  if (verdict.decision === "use" && (!best || best.name === reference)) return `Keep ${own}: no other order scores ${size(matters)} more.`;
+  if (verdict.decision === "use") return `Use "${orderName(best.name)}": it scores ${size(best.difference.value)} more than ${own} ${interval(best)}.`;
+  if (verdict.decision === "no_difference") {
+    const most = Math.max(...others.map((one) => Math.max(-one.joint_low, one.joint_high)));
+    return `The order makes no difference: with 95% confidence every order scores within ${size(most)} of ${own}, and ${size(matters)} is what matters to you.`;
+  }
+  const more = verdict.more_questions ? `: about ${counted(verdict.more_questions, "more question")} would tell` : "";
+  const first = d3.greatest(others, (one) => one.difference.value);
+  return `Not enough questions${more}.${first ? ` So far "${orderName(first.name)}" scores ${points(first.difference.value)} ${interval(first)}.` : ""}`;
+}
 
 function draw(found) {
   byId("experiment-found").hidden = false;
   const { verdict, orders, reference } = found;
-  byId("experiment-title").textContent = `${shortName(found.model)}: ${verdict.words}`;
+  const said = verdictText(found);
+  byId("experiment-title").textContent = `${shortName(found.model)}. ${said}`;
   router.entitle("Experiment");
-  announce(verdict.words);
-  const more = verdict.more_questions ? ` About ${counted(verdict.more_questions, "more question")} would decide.` : "";
+  announce(said);
   const least = found.minimum_detectable_effect === null
     ? "Fewer than 12 questions show nothing."
-    : `These ${counted(found.questions, "question")} show a difference of ${number(100 * found.minimum_detectable_effect, 2)} points in 4 of 5 cases.`;
-  byId("experiment-certainty").textContent = `${least}${more}`;
+    : `With these ${counted(found.questions, "question")} a difference of ${size(found.minimum_detectable_effect)} is found in 4 of 5 cases.`;
+  byId("experiment-certainty").textContent = least;
   byId("experiment-certainty").className = verdict.decision === "not_enough" ? "open" : "sure";
   drawOrders(orders, reference);
   drawPlaces(found.recall_by_place);
@@ -143,18 +163,18 @@ function draw(found) {
 
 function drawOrders(orders, reference) {
   const others = orders.filter(({ name }) => name !== reference);
-  const own = orders.find(({ name }) => name === reference);
+  const own = orderName(reference);
   dots.draw({
-    name: `Score of each order, less that of "${words(reference)}"`,
+    name: `Score of each order, less that of ${own}`,
     file: "experiment",
     rows: others.map((one) => ({
-      label: words(one.name), text: gain(one.difference), ...one.difference, outer: [one.joint_low, one.joint_high],
+      label: orderName(one.name), text: one.changed ? gain(one.difference) : "the same prompts", ...one.difference, outer: [one.joint_low, one.joint_high],
     })),
-    xLabel: `points better than "${words(reference)}"${own ? ` (${percent(own.mean, 2)})` : ""}; thin: all orders together`,
+    xLabel: `points more than ${own}`,
     format: points,
     table: {
       columns: ["order", "mean score", "difference", "low", "high", "low, all orders", "high, all orders", "flips", "p"],
-      rows: orders.map((one) => [words(one.name), one.mean, one.difference.value, one.difference.low, one.difference.high, one.joint_low, one.joint_high, one.flips, one.p]),
+      rows: orders.map((one) => [orderName(one.name), one.mean, one.difference.value, one.difference.low, one.difference.high, one.joint_low, one.joint_high, one.flips, one.p]),
     },
   });
 }
@@ -175,22 +195,27 @@ function drawPlaces(found) {
   });
 }
 
+/** A sentence of the service with the names of this page. */
+const plainNote = (text) => text
+  .replace("`smallest_effect`", '"smallest difference that matters"').replaceAll("`", "")
+  .replace(/\b(given|(?:relevance|zigzag|document|random)_\w+)\b/g, (name) => (ORDERS[name] ? `"${ORDERS[name]}"` : name));
+
 function drawNotes(found) {
   const { controls, usage } = found;
   const notes = [
     controls.closed_book === null ? "" : `Without any chunk the score is ${percent(controls.closed_book, 2)}.`,
-    controls.a_a ? `The reference against itself: ${gain(controls.a_a.difference)}${controls.a_a.found ? "; it found a difference where there is none, so trust no verdict" : ", as it should be"}.` : "",
+    controls.a_a ? `${capital(orderName(found.reference))} against itself: ${gain(controls.a_a.difference)}${controls.a_a.found ? "; it found a difference where there is none, so trust no verdict" : ", as it should be"}.` : "",
     `${counted(usage.prompts, "prompt")}, ${counted(usage.prompt_tokens, "token")}${usage.cost === null ? "" : `, ${number(usage.cost)} at the endpoint's prices`}.`,
     found.lost ? `${counted(found.lost, "question")} had no answer in some order and ${found.lost === 1 ? "is" : "are"} left out.` : "",
     found.calibration_note ?? "",
     ...found.warnings,
-  ].filter(Boolean);
+  ].filter(Boolean).map(plainNote);
   const rows = found.orders.map((one) => [
-    words(one.name), percent(one.mean, 3), one.name === found.reference ? "–" : gain(one.difference), percent(one.flips, 2), String(one.changed),
+    orderName(one.name), percent(one.mean, 2), one.name === found.reference ? "–" : gain(one.difference), percent(one.flips, 2), String(one.changed),
   ]);
   byId("experiment-notes").replaceChildren(
-    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Orders as a table" },
-      table("Orders; a flip is a question that is right in one of the two orders only", ["Order", "Score", "Better than the reference", "Flips", "Prompts that differ"], rows)),
+    h("div", { class: "scroll stacks", tabindex: "0", role: "region", "aria-label": "Orders as a table" },
+      table("Orders; a flip is a question that is right in one of the two orders only", ["Order", "Score", `More than ${orderName(found.reference)}`, "Flips", "Prompts that differ"], rows)),
     ...notes.map((text) => h("p", { class: "note" }, capital(text))),
     h("p", { class: "links" }, h("a", { href: `v1/experiments/${found.id}`, "data-json": "" }, "JSON"), h("a", { href: `v1/experiments/${found.id}.csv`, "data-json": "" }, "every reading as CSV")),
   );

@@ -9,17 +9,13 @@ import { example, list, load } from "./known.js";
 import { PromptBars } from "./promptbar.js";
 import * as router from "./router.js";
 import { events, fillProfiles, known, shipped, SOURCES, usual } from "./state.js";
-import { mainRecall } from "./words.js";
+import { mainRecall, ORDERS as RULES } from "./words.js";
 
 const EXAMPLE = [[34, 0.91], [23, 0.85], [47, 0.66], [29, 0.52], [39, 0.31], [18, 0.12]];
 const BEFORE = 0.15;
 const AFTER = 0.11;
 const BINS = 256;
 const LONGEST_ADDRESS = 16_000;
-const RULES = {
-  given: "your order", relevance_first: "most relevant first", relevance_last: "most relevant last",
-  zigzag_best_first: "zigzag, best first", zigzag_best_last: "zigzag, best last", document_order: "document order",
-};
 /** What the address says, and the field that holds it. */
 const FIELDS = {
   profile: "place-profile", before: "prefix_tokens", after: "suffix_tokens", scale: "place-scale", curve: "place-source",
@@ -296,11 +292,11 @@ function drawTable(placements) {
   const { answer, body } = shown;
   const relevance = new Map(body.chunks.map((chunk) => [chunk.id, chunk.relevance]));
   const rows = placements.map((item, at) => [
-    String(at + 1), item.id, `${number(item.visibility)}×`, item.in_dead_zone ? "yes" : "", String(item.offset), String(item.tokens),
+    String(at + 1), item.id, `${number(item.visibility, 2)}×`, item.in_dead_zone ? "yes" : "", String(item.offset), String(item.tokens),
     number(relevance.get(item.id)),
   ]);
-  const heads = ["Place", "Chunk", "Visibility (1×: an even share)", "Dead zone", "Offset", "Tokens", "Relevance"];
-  byId("place-table").replaceChildren(table("The order of the second bar", heads, rows));
+  const heads = ["Place", "Chunk", "Visibility", "Dead zone", "Offset", "Tokens", "Relevance"];
+  byId("place-table").replaceChildren(table("The order of the second bar; visibility 1× is an even share", heads, rows));
 }
 
 const WORTH = {

@@ -2,7 +2,7 @@
 // the change with its interval, what that says in words, and the numbers.
 
 import { Chart } from "./charts.js";
-import { capital, counted, h, number, percent, signed, table, words } from "./dom.js";
+import { pValue, counted, h, percent, signed, table, words } from "./dom.js";
 
 const LEAST = 12;
 
@@ -82,11 +82,11 @@ function verdictText(change) {
 function numbers(change, curves, names) {
   const cell = ({ probability, low, high }, at) => percent(probability[at], 2) + (low ? ` (${percent(low[at], 2)} to ${percent(high[at], 2)})` : "");
   const mean = ({ probability }) => percent(probability.reduce((sum, value) => sum + value, 0) / probability.length, 2);
-  const chance = ({ p }) => (p === null ? "–" : number(p, 2));
+  const chance = ({ p }) => (p === null ? "–" : pValue(p));
   const title = `Recall of ${words(change.probe)}, in numbers`;
-  const inner = table(title, ["Depth", ...names.map(capital), "Change", "p"], [
+  const inner = table(title, ["Depth", ...names, "Change", "p"], [
     ...change.depths.map((one, at) => [percent(one.depth, 2), ...curves.map((curve) => cell(curve, at)), ranged(one), chance(one)]),
     ["mean over depths", ...curves.map(mean), ranged(change.level), chance(change.level)],
   ]);
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, inner);
+  return h("div", { class: "scroll stacks", tabindex: "0", role: "region", "aria-label": title }, inner);
 }

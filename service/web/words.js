@@ -1,6 +1,14 @@
 // A profile in plain words: what the model does, how sure that is, and where to put what matters.
 
-import { capital, counted, number, percent, tokensText, words } from "./dom.js";
+import { capital, pValue, counted, number, percent, tokensText, words } from "./dom.js";
+
+/** What readers call the orders that the service knows by name. */
+export const ORDERS = {
+  given: "your order", relevance_first: "most relevant first", relevance_last: "most relevant last",
+  zigzag_best_first: "zigzag, best first", zigzag_best_last: "zigzag, best last", document_order: "document order",
+  random: "random", random_again: "random, drawn again", advised: "as advised along the profile", optimal: "the best of the curve",
+};
+export const orderName = (name) => ORDERS[name] ?? words(name);
 
 const NEAR = 0.02;
 const LEAST = 12;
@@ -97,12 +105,14 @@ function recallNote(recall) {
   const [best, worst] = extremes(curve);
   const spread = `${percent(curve.probability[worst], 2)} of facts are recalled near token ${Math.round(curve.position[worst])}, ${percent(curve.probability[best], 2)} near token ${Math.round(curve.position[best])}`;
   return {
-    varies: ` How often a fact is recalled depends on where it stands: ${spread} (p = ${number(curve.p, 2)}).`,
+    varies: ` How often a fact is recalled depends on where it stands: ${spread} (${pText(curve.p)}).`,
     flat: " Recall of facts is the same at every depth, within 5 points.",
     ceiling: " Recall is high at every depth.",
     floor: " Recall is low at every depth, so it says nothing about order.",
   }[curve.verdict] ?? ` Recall by depth is undecided: ${spread}.`;
 }
+
+const pText = (p) => `p ${p < 0.001 ? "" : "= "}${pValue(p)}`;
 
 const extremes = ({ probability }) => [
   probability.indexOf(Math.max(...probability)), probability.indexOf(Math.min(...probability)),
@@ -166,7 +176,7 @@ const RECALL_VERDICTS = {
 /** Verdict, controls and agreement of one probe in words. */
 export function recallText(name, curve) {
   const { controls, groups, facts, form, question, spearman_with_influence: rank } = curve;
-  const p = curve.p === null ? "" : ` (p = ${number(curve.p, 2)})`;
+  const p = curve.p === null ? "" : ` (${pText(curve.p)})`;
   const weak = controls.oracle < 0.5 ? " Less than half even then: this model is weak at recalling these facts." : "";
   const overlap = curve.verdict === "varies" && curve.low
     ? " The same facts stand at every depth, so bands of single places may overlap although the difference is sure."

@@ -260,7 +260,7 @@ def test_a_comparison_says_what_it_can_tell(stack: Stack, filled: str, open_page
     compare(filled, alone)
     expect(lead).to_have_text(
         "Second (tiny, 64 tokens), against first (tiny, 64 tokens): undecided: it takes 12 "
-        "documents on each side; a has 4, b has 1."
+        "documents on each side; the first has 4, the second has 1."
     )
     compare(alone, off)
     expect(lead).to_contain_text("undecided: it takes 12 documents on each side")

@@ -79,7 +79,7 @@ def test_two_served_models_are_measured_and_compared(
     assert found["source"] == "recall"
     assert found["recall"][0]["paired"]
     lead = page.locator("#compare-lead")
-    expect(lead).to_contain_text("Even, 256 tokens, against recent, 256 tokens: ")
+    expect(lead).to_contain_text("even, 256 tokens, against recent, 256 tokens: ")
     expect(page.locator("#compare-recall path.band").first).to_be_visible()
     said = {
         "difference": "A difference", "no_difference": "No difference", "undecided": "Undecided",

@@ -277,3 +277,15 @@ def test_texts_are_not_compared_with_probabilities(
     assert told.level.low < 0 < told.level.high, "equal texts leave room for a change"
     (exact,) = compare(a, b).recall
     assert exact.level.low == exact.level.high == 0
+
+
+def test_another_form_of_the_prompt_is_said(make_served: Any) -> None:
+    b = make_served("b" * 32)
+    curve = b.recall["facts"]
+    plain, continued = (
+        b.model_copy(update={"recall": {"facts": curve.model_copy(update={"form": form})}})
+        for form in ("plain", "continued")
+    )
+    assert "forms" not in " ".join(compare(plain, plain.model_copy()).warnings)
+    said = compare(plain, continued).warnings
+    assert said[0].startswith("different forms of the prompt: a plain, b continued; ")
