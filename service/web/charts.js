@@ -137,9 +137,14 @@ export class Chart {
     // The label stands above or below the line, where all curves are farthest from it.
     const half = textWidth(zero.label) / 2;
     const [first, last] = [frame.left + half + 2, frame.right - half - 2];
-    const away = ([middle, base]) => Math.min(...given.series.flatMap(({ values }) => [-half, 0, half].map((off) => {
-      const value = values[d3.bisectCenter(given.x, this.x.invert(middle + off))];
-      return Number.isFinite(value) ? Math.abs(y(this.within(value)) - (base - 4)) : Infinity;
+    const height = (values, left) => {
+      const after = Math.max(1, d3.bisectLeft(given.x, left));
+      const [from, to] = [after - 1, after].map((i) => (Number.isFinite(values[i]) ? y(this.within(values[i])) : NaN));
+      return from + ((to - from) * (left - given.x[after - 1])) / (given.x[after] - given.x[after - 1]);
+    };
+    const away = ([middle, base]) => Math.min(...given.series.flatMap(({ values }) => [-1, -0.5, 0, 0.5, 1].map((off) => {
+      const found = Math.abs(height(values, this.x.invert(middle + off * half)) - (base - 4));
+      return Number.isFinite(found) ? found : Infinity;
     })));
     const bases = [at - 5, at + 14].filter((base) => base > frame.top + 12 && base < frame.bottom - 2);
     const spots = [0.08, 0.3, 0.5, 0.7, 0.92].flatMap((share) => bases.map((base) => [first + share * (last - first), base]));

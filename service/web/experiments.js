@@ -10,9 +10,10 @@ import * as jobs from "./jobs.js";
 import { list } from "./known.js";
 import * as router from "./router.js";
 import { fillProfiles } from "./state.js";
-import { ORDERS, orderName, shortName } from "./words.js";
+import { ORDERS, orderName } from "./words.js";
 
 const SOON_MS = 500;
+const DOUBT = /^no order scores more/i;
 let dots;
 let places;
 let timer = 0;
@@ -41,6 +42,8 @@ function open({ id, query }) {
   byId("experiment-ask").hidden = id !== null;
   byId("experiment-found").hidden = true;
   byId("experiment-title").textContent = id ? "…" : "Which order answers your own questions best?";
+  byId("experiment-title").className = id ? "answer" : "";
+  byId("experiment-kicker").textContent = "";
   if (id) return attempt("experiment-error", () => read(id), { result: byId("experiment-found"), clear: () => {
     byId("experiment-title").textContent = "This experiment cannot be shown";
   } });
@@ -137,7 +140,7 @@ export function verdictText({ verdict, orders, reference, smallest_effect: matte
   if (verdict.decision === "use") return `Use "${orderName(best.name)}": it scores ${size(best.difference.value)} more than ${own} ${interval(best)}.`;
   if (verdict.decision === "no_difference") {
     const most = Math.max(...others.map((one) => Math.max(-one.joint_low, one.joint_high)));
-    return `The order makes no difference: with 95% confidence every order scores within ${size(most)} of ${own}, and ${size(matters)} is what matters to you.`;
+    return `The order makes no difference: every order scores within ${size(most)} of ${own} (95%), and it takes ${size(matters)} to matter to you.`;
   }
   const more = verdict.more_questions ? `: about ${counted(verdict.more_questions, "more question")} would tell` : "";
   const first = d3.greatest(others, (one) => one.difference.value);
@@ -148,14 +151,17 @@ function draw(found) {
   byId("experiment-found").hidden = false;
   const { verdict, orders, reference } = found;
   const said = verdictText(found);
-  byId("experiment-title").textContent = `${shortName(found.model)}. ${said}`;
+  byId("experiment-title").textContent = said;
+  byId("experiment-kicker").textContent = `${found.model}, ${counted(found.questions, "question")}`;
   router.entitle("Experiment");
   announce(said);
   const least = found.minimum_detectable_effect === null
     ? "Fewer than 12 questions show nothing."
     : `With these ${counted(found.questions, "question")} a difference of ${size(found.minimum_detectable_effect)} is found in 4 of 5 cases.`;
-  byId("experiment-certainty").textContent = least;
-  byId("experiment-certainty").className = verdict.decision === "not_enough" ? "open" : "sure";
+  // A model that hardly ever answers shows no difference, whatever the order.
+  const doubts = found.warnings.filter((text) => DOUBT.test(text)).map((text) => `${plainNote(text)}.`);
+  byId("experiment-certainty").textContent = [least, ...doubts].join(" ");
+  byId("experiment-certainty").className = verdict.decision === "not_enough" || doubts.length ? "open" : "sure";
   drawOrders(orders, reference);
   drawPlaces(found.recall_by_place);
   drawNotes(found);
@@ -197,7 +203,7 @@ function drawPlaces(found) {
 
 /** A sentence of the service with the names of this page. */
 const plainNote = (text) => text
-  .replace("`smallest_effect`", '"smallest difference that matters"').replaceAll("`", "")
+  .replace("`smallest_effect`", '"smallest difference that matters"').replace("`log_difference`", "the differences of log-probability (JSON)").replaceAll("`", "")
   .replace(/\b(given|(?:relevance|zigzag|document|random)_\w+)\b/g, (name) => (ORDERS[name] ? `"${ORDERS[name]}"` : name));
 
 function drawNotes(found) {
@@ -208,7 +214,7 @@ function drawNotes(found) {
     `${counted(usage.prompts, "prompt")}, ${counted(usage.prompt_tokens, "token")}${usage.cost === null ? "" : `, ${number(usage.cost)} at the endpoint's prices`}.`,
     found.lost ? `${counted(found.lost, "question")} had no answer in some order and ${found.lost === 1 ? "is" : "are"} left out.` : "",
     found.calibration_note ?? "",
-    ...found.warnings,
+    ...found.warnings.filter((text) => !DOUBT.test(text)),
   ].filter(Boolean).map(plainNote);
   const rows = found.orders.map((one) => [
     orderName(one.name), percent(one.mean, 2), one.name === found.reference ? "–" : gain(one.difference), percent(one.flips, 2), String(one.changed),

@@ -18,7 +18,7 @@ export function drawRecallChanges(box, answer, profiles, names) {
     drawCurves(part(box, `Recall of ${words(change.probe)} by depth`), change, curves, names);
     const where = change.paired ? "What changed, on the same groups of facts" : "What changed";
     drawChange(part(box, where), change);
-    box.append(h("p", { "data-verdict": change.probe }, verdictText(change)), numbers(change, curves, names));
+    box.append(h("p", { "data-verdict": change.probe }, verdictText(change)), numbers(change, curves));
   }
 }
 
@@ -79,12 +79,12 @@ function verdictText(change) {
   return `${said} ${where} ${mean}`;
 }
 
-function numbers(change, curves, names) {
+function numbers(change, curves) {
   const cell = ({ probability, low, high }, at) => percent(probability[at], 2) + (low ? ` (${percent(low[at], 2)} to ${percent(high[at], 2)})` : "");
   const mean = ({ probability }) => percent(probability.reduce((sum, value) => sum + value, 0) / probability.length, 2);
   const chance = ({ p }) => (p === null ? "–" : pValue(p));
   const title = `Recall of ${words(change.probe)}, in numbers`;
-  const inner = table(title, ["Depth", ...names, "Change", "p"], [
+  const inner = table(title, ["Depth", "First", "Second", "Change", "p"], [
     ...change.depths.map((one, at) => [percent(one.depth, 2), ...curves.map((curve) => cell(curve, at)), ranged(one), chance(one)]),
     ["mean over depths", ...curves.map(mean), ranged(change.level), chance(change.level)],
   ]);

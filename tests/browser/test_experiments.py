@@ -82,7 +82,7 @@ def test_orders_are_points_around_zero(stack: Stack, open_page: Any, width: int)
     page.route(f"**/v1/experiments/{ID}", lambda route: route.fulfill(json=RESULT))
     page.goto(f"{stack.url}/#/experiments/{ID}")
     expect(page.locator("#experiment-title")).to_have_text(
-        'tiny. Use "most relevant last": it scores 9 points more than your order '
+        'Use "most relevant last": it scores 9 points more than your order '
         "(95% interval, all orders together: +3 pt to +15 pt)."
     )
     expect(page.locator("#experiment-certainty")).to_have_text(
@@ -116,8 +116,8 @@ def test_orders_are_points_around_zero(stack: Stack, open_page: Any, width: int)
         ),
         (
             {"decision": "no_difference", "order": None, "more_questions": None},
-            "The order makes no difference: with 95% confidence every order scores within 15 "
-            "points of your order, and 5 points is what matters to you.",
+            "The order makes no difference: every order scores within 15 points of your order "
+            "(95%), and it takes 5 points to matter to you.",
         ),
         (
             {"decision": "not_enough", "order": None, "more_questions": 90},
@@ -132,7 +132,17 @@ def test_the_verdict_in_words(stack: Stack, open_page: Any, verdict: Any, words:
     result = {**RESULT, "verdict": {**verdict, "words": "for the terminal"}}
     page.route(f"**/v1/experiments/{ID}", lambda route: route.fulfill(json=result))
     page.goto(f"{stack.url}/#/experiments/{ID}")
-    expect(page.locator("#experiment-title")).to_have_text(f"tiny. {words}")
+    expect(page.locator("#experiment-title")).to_have_text(words)
+    expect(page.locator("#experiment-kicker")).to_have_text("local:tiny, 48 questions")
+    doubt = "No order scores more than 0.03, so that nothing shows: look at `log_difference`"
+    result["warnings"] = [doubt, "relevance_last gives the same prompts as given"]
+    page.reload()
+    expect(page.locator("#experiment-certainty")).to_contain_text(doubt.partition(":")[0])
+    expect(page.locator("#experiment-certainty")).to_have_class("open")
+    expect(page.locator("#experiment-notes")).to_contain_text(
+        '"most relevant last" gives the same prompts as "your order"'
+    )
+    expect(page.locator("#experiment-notes")).not_to_contain_text("No order scores")
 
 
 def test_an_experiment_is_asked_for_and_its_job_opens_it(
@@ -170,7 +180,7 @@ def test_an_experiment_is_asked_for_and_its_job_opens_it(
         "At most 72 prompts, 4321 tokens, about 3 min, for 12 questions."
     )
     page.get_by_role("button", name="Compare orders").click()
-    expect(page.locator("#experiment-title")).to_contain_text("tiny. Use ")
+    expect(page.locator("#experiment-title")).to_contain_text("Use ")
     body = asked[-1]
     assert "dry_run" not in body
     assert body["questions"] == QUESTIONS
@@ -236,8 +246,8 @@ def test_a_real_experiment_from_the_form_to_its_picture(stack: Stack, open_page:
     decision = found["verdict"]["decision"]
     assert said.startswith(
         {
-            "use": ("tiny. Use ", "tiny. Keep "), "not_enough": "tiny. Not enough questions",
-            "no_difference": "tiny. The order makes no difference",
+            "use": ("Use ", "Keep "), "not_enough": "Not enough questions",
+            "no_difference": "The order makes no difference",
         }[decision]
     )  # fmt: skip
     dots = page.locator("#chart-experiment circle")
