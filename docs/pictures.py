@@ -189,7 +189,7 @@ def ask(page: Page, url: str, model: str, seed: str) -> None:
 
 
 def photograph_jobs(browser: Browser, url: str) -> None:
-    """A job that runs, one that waits, one that failed, and requests that are refused."""
+    """A job that runs, one that waits, and one that failed."""
     page = window(browser, url)
     ask(page, url, "local:absent", "0")
     page.wait_for_selector("#jobs .error p", timeout=300_000)
@@ -211,7 +211,11 @@ def photograph_jobs(browser: Browser, url: str) -> None:
             timeout=300_000,
         )
         page.get_by_role("button", name="Dismiss").click()
-    page.goto(f"{url}/#/measure")
+
+
+def photograph_refusals(browser: Browser, url: str) -> None:
+    """Forms whose requests are refused."""
+    page = window(browser, f"{url}/#/measure?model={DEMO['model']}")
     page.fill("#sequence_length", "8192")
     page.fill("#count", "400")
     page.click("#measure-form button.primary")
@@ -281,6 +285,7 @@ def draw(url: str) -> None:
         photograph(browser, url, ids)
         photograph_strangers(browser)
         photograph_jobs(browser, url)
+        photograph_refusals(browser, url)
         browser.close()
     for path in sorted(IMAGES.glob("p*")):
         print(f"{path.name:24} {path.stat().st_size / 1000:6.0f} kB")

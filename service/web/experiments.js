@@ -159,7 +159,7 @@ function draw(found) {
     ? "Fewer than 12 questions show nothing."
     : `With these ${counted(found.questions, "question")} a difference of ${size(found.minimum_detectable_effect)} is found in 4 of 5 cases.`;
   // A model that hardly ever answers shows no difference, whatever the order.
-  const doubts = found.warnings.filter((text) => DOUBT.test(text)).map((text) => `${plainNote(text)}.`);
+  const doubts = found.warnings.filter((text) => DOUBT.test(text)).map((text) => `${capital(plainNote(text))}.`);
   byId("experiment-certainty").textContent = [least, ...doubts].join(" ");
   byId("experiment-certainty").className = verdict.decision === "not_enough" || doubts.length ? "open" : "sure";
   drawOrders(orders, reference);

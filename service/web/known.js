@@ -102,11 +102,11 @@ function row(item) {
     "tr",
     { "data-id": item.id },
     h("td", {}, h("a", { href: router.address("profile", item.id) }, item.model)),
-    h("td", { class: "number" }, String(item.sequence_length)),
-    h("td", {}, zoneWords(item)),
-    h("td", { class: "wraps" }, settings(item)),
-    h("td", {}, made(item)),
-    h("td", {}, box),
+    h("td", { class: "number", "data-column": "Tokens" }, String(item.sequence_length)),
+    h("td", { "data-column": "Dead zone" }, zoneWords(item)),
+    h("td", { class: "wraps", "data-column": "Measured with" }, settings(item)),
+    h("td", { "data-column": "Made" }, made(item)),
+    h("td", { "data-column": "Compare" }, box),
   );
 }
 
