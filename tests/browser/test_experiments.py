@@ -242,6 +242,7 @@ def test_a_real_experiment_from_the_form_to_its_picture(stack: Stack, open_page:
     page.wait_for_url("**/#/experiments/*", timeout=120_000)
     identifier = page.url.rpartition("/")[2]
     found = httpx.get(f"{stack.url}/v1/experiments/{identifier}").json()
+    expect(page.locator("#experiment-found")).to_be_visible()
     said = page.locator("#experiment-title").text_content() or ""
     decision = found["verdict"]["decision"]
     assert said.startswith(
