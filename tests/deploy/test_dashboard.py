@@ -149,7 +149,7 @@ def live_once(client: httpx.Client, number: int) -> None:
     tiny: dict[str, Any] = {"model": "local:tiny", "sequence_length": 32}
     documents = {"count": 12 + number % 2}
     tiny |= {"documents": documents, "predictions": ["residual"]}
-    recall = {"sequence_length": 160, "documents": {"count": 11 + number}}
+    recall = {"sequence_length": 500, "documents": {"count": 11 + number}}
     for request in (
         {**tiny, "seed": number},
         {**tiny, **recall, "recall": {"groups": 16, "depths": 3, "form": "plain"}},
