@@ -1,7 +1,8 @@
 """Put chunks in order: find the curve that the request names, count its texts, and place.
 
 `answer` is where it starts. `lacuna.placement` does the work once a curve is known; what is added
-here needs the store: profiles, and the tokenizers that workers published.
+here needs the store: profiles, and the tokenizers that workers published. `calibrate` turns a
+retriever's scores into the probabilities that placements ask for.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from lacuna.architectures.table import find
+from lacuna.contract.calibrations import Calibration, CalibrationRequest
 from lacuna.contract.errors import InvalidRequest, ProfileNotFound
 from lacuna.contract.placements import Chunk, PlacementRequest, PlacementResponse, Source
 from lacuna.contract.profiles import ProfileBody, ProfilePage, ProfileSummary
@@ -22,6 +26,7 @@ from lacuna.placement import curve as curves
 from lacuna.placement.answer import place
 from lacuna.placement.curve import PlacementCurve, architecture_by_name
 from lacuna.placement.profile_curve import architecture_of, by_suitability, of_profile
+from lacuna.placement.score_calibration import fit
 from service.store.profiles import StoredProfile
 
 Compute = Callable[..., Awaitable[Any]]
@@ -194,6 +199,30 @@ async def _count(
         )
     rest = iter(counted)
     return [chunk.tokens if chunk.tokens is not None else next(rest) for chunk in chunks]
+
+
+def calibrate(request: CalibrationRequest) -> Calibration:
+    """The calibration of labelled scores, with its reliability.
+
+    Raises:
+        InvalidRequest: fewer than 20 labels of a kind, one question only, or scores that do not
+            rise with the labels on the scale given.
+    """
+    questions = None
+    if request.questions is not None:
+        questions = np.unique(np.array(request.questions), return_inverse=True)[1]
+    try:
+        found = fit(
+            np.array(request.scores),
+            np.array(request.labels),
+            questions,
+            family=request.family,
+            higher_is_better=request.higher_is_better,
+        )
+    except ValueError as error:
+        raise InvalidRequest(str(error), field="labels") from error
+    wire = found.to_dict()
+    return Calibration.model_validate({**wire, "x": list(wire["x"]), "y": list(wire["y"])})
 
 
 class Curves:

@@ -51,7 +51,7 @@ def calibrate_scores(
     as_json: Json = False,
 ) -> None:
     """Fit a calibration of retriever scores, and say how far its probabilities can be trusted."""
-    from service.answers.calibrations import calibrate
+    from service.answers.placements import calibrate
 
     try:
         fields = parse_labels(*read_source(labels))

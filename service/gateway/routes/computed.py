@@ -10,7 +10,7 @@ from lacuna.contract.calibrations import Calibration, CalibrationRequest
 from lacuna.contract.placements import PlacementRequest, PlacementResponse
 from lacuna.contract.rollouts import RolloutRequest, RolloutResponse
 from service.answers import rollouts
-from service.answers.calibrations import calibrate
+from service.answers.placements import calibrate
 from service.gateway.access import needs
 from service.gateway.bodies import body_of, openapi_body
 from service.gateway.dependencies import ServicesHere, while_connected
