@@ -64,7 +64,7 @@ class Population:
         return np.arange(len(self.norms))
 
     def curve(self, values: F64) -> F64:
-        return bands.weighted_mean(values, self.weights(self.everyone))
+        return np.asarray(np.average(values, axis=0, weights=self.weights(self.everyone)))
 
     def redraws(self, count: int, times: int) -> Iterator[NDArray[np.intp]]:
         generator = np.random.default_rng((count, self.weighted))

@@ -27,6 +27,7 @@ F64 = NDArray[np.float64]
 DEPTHS = 5
 BETWEEN, WITHIN, LAG = 1.8, 0.52, 0.4
 SPREADS = (0.05, 0.1, 0.2)
+HITS = sampling.Rule(target=0.10, start=48, step=8, budget=256)
 
 
 def logits(groups: int, generator: np.random.Generator, bend: float = 0.0) -> F64:
@@ -154,7 +155,7 @@ def cluster_rows(times: int) -> Iterator[Row]:
 
 
 def sampling_rows(times: int) -> Iterator[Row]:
-    for kind, rule in (("p", sampling.PROBABILITIES), ("hits", sampling.HITS)):
+    for kind, rule in (("p", sampling.PROBABILITIES), ("hits", HITS)):
         for spread in (0.0, 0.1):
             bend = bend_of(spread) if spread else 0.0
             truth = contrast(kind, bend)

@@ -98,8 +98,8 @@ def _own_density(loaded: LoadedModel, reader: WeightsReader, length: int, first:
     for number, layout in enumerate(layouts(reader, groups, length, "last"), start=first):
         prompt, asked = number % FACTS, number // FACTS % FACTS
         # The question is part of what is read: each group asks for a fact at another depth.
-        ids = reader.prompt_ids(layout.questions(reader.form, "last", prompt)[asked][2])
-        text = DocumentSet(torch.tensor([ids]), False, "inline")
+        (row,) = reader.rows([layout.questions(reader.form, "last", prompt)[asked][2]])
+        text = DocumentSet(torch.tensor([row.ids[: row.prompt]]), False, "inline")
         curve = influence.measure(loaded, text).norms[0]
         stands = layout.rotations()[prompt]
         starts = reader.preamble + layout.starts()[stands, np.arange(FACTS)]

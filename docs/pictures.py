@@ -1,4 +1,6 @@
-"""Makes every picture in docs/images, and the page's example (half an hour on one core).
+"""Makes the pictures of profiles and of the page in docs/images, and the page's example.
+
+Takes half an hour on one core. `architecture_picture.py` draws the picture of the packages.
 
 Profiles are drawn by the service itself; the page is photographed in the system's Chromium. The
 served model is the demo model behind llama.cpp's own server (`make endpoints`).

@@ -79,7 +79,7 @@ class JsonFormatter(_Formatter):
     """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """The record as one line, secrets masked."""
         # Escaping could hide a secret from the mask, so the mask works on the values.
         fields = {
             key: value if isinstance(value, int | float | None) else self.masked(str(value))
@@ -92,7 +92,7 @@ class TextFormatter(_Formatter):
     """For people: time, level, message, then the other fields as key=value."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, and the traceback below it."""
+        """The record as one line, secrets masked, and the traceback below it."""
         fields = self.fields(record)
         trace = fields.pop("traceback", "")
         head = f"{fields.pop('time')} {fields.pop('level'):7} {fields.pop('message')}"

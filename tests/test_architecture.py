@@ -194,7 +194,8 @@ def test_the_picture_shows_the_table() -> None:
     assert spec.loader is not None
     drawing = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(drawing)
-    assert (ROOT / "docs" / "images" / "architecture.svg").read_text() == drawing.svg(TABLE)
+    drawn = (ROOT / "docs" / "images" / "architecture.svg").read_text()
+    assert drawn == drawing.svg(TABLE), "draw it again: python docs/architecture_picture.py"
 
 
 @pytest.mark.parametrize("package", ["lacuna"])

@@ -1,1 +1,3 @@
-"""The workers: they load models, measure influence profiles, and predict them from theory."""
+"""The workers: they measure influence and recall, of weights or of served models, predict profiles
+from theory, and run experiments.
+"""

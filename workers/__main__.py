@@ -42,7 +42,8 @@ def main(make_handler: Callable[[Settings], Handler] | None = None) -> int:
     """Run a worker with the settings of the environment; return the exit status.
 
     Args:
-        make_handler: builds what runs the jobs; None builds the one that measures profiles.
+        make_handler: builds what runs the jobs, profiles and experiments; None: as the queue needs,
+            for served models or for weights.
     """
     try:
         settings = _settings(sys.argv[1:] if make_handler is None else ())

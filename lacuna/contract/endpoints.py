@@ -15,8 +15,21 @@ from lacuna.contract.base import Digest, Fraction, Wire
 
 PREFIX = "endpoint:"
 Rung = Literal["answer", "first_token", "text"]
-"""What a server lets read, best first: log p of the whole answer, log p of its first token, or only
-the text that the model writes."""
+"""How an answer is read, best first.
+
+`answer`: log-probability of all tokens of the answer.
+`first_token`: log-probability of the answer's first token. The same where the answer is one token.
+`text`: whether the text that the model writes is right.
+"""
+Form = Literal["plain", "chat", "continued"]
+"""How a prompt is sent.
+
+`plain`: one text, which the answer continues.
+`chat`: messages, the last from the user; the model starts its own reply.
+`continued`: messages, the last from the assistant and unfinished; the model goes on with it. A
+question whose reply has no given beginning comes as in `chat` here too: its last message is the
+user's.
+"""
 CountsBy = Literal["tokenizer", "usage"]
 """Who counts tokens: a route of the server, or the `usage` of calls that are paid for."""
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 from lacuna.contract.base import Digest, Fraction, Rounded, Wire
 from lacuna.contract.calibrations import Calibration, RelevanceScale
+from lacuna.contract.endpoints import Form, Rung
 from lacuna.contract.experiment_requests import OrderName, Scoring
 
 ExperimentDecision = Literal["use", "no_difference", "not_enough"]
@@ -144,9 +145,9 @@ class ExperimentResult(Wire):
     relevance_scale: RelevanceScale
     scoring: Scoring
     """As it was done, after `auto`."""
-    rung: Literal["answer", "first_token", "text"]
+    rung: Rung
     """What was read: log p of the whole answer, of its only token, or the reply itself."""
-    form: Literal["plain", "chat", "continued"]
+    form: Form
     reference: OrderName
     orders: list[ExperimentOrder]
     """The reference first."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -45,7 +45,7 @@ PredictionName = Literal[
     "second_moment",
 ]
 PREDICTION_NAMES: tuple[PredictionName, ...] = get_args(PredictionName)
-COSTLY_PREDICTION: PredictionName = "second_moment"
+COSTLY_PREDICTION: Final = "second_moment"
 """Takes passes of its own; all others follow from what the measurement saw, in a blink."""
 DEFAULT_PREDICTIONS = tuple(name for name in PREDICTION_NAMES if name != COSTLY_PREDICTION)
 

@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from lacuna.contract.base import Fraction, Wire
+from lacuna.contract.endpoints import Form, Rung
 from lacuna.contract.errors import InvalidRequest
 
 Probe = Literal["facts", "pairs", "paraphrase", "documents"]
@@ -114,10 +115,10 @@ class RecallCurve(Wire):
     """Its level: `varies` is wrong in at most 5% of cases at this nominal level."""
     spread: float
     """Largest less smallest `probability`."""
-    rung: Literal["answer", "first_token", "text"]
+    rung: Rung
     """What was read: log p of the whole answer, log p of its first token, or the text itself."""
     reader: Literal["weights", "endpoint"]
-    form: Literal["plain", "chat", "continued"]
+    form: Form
     """`plain`: one text. `chat`: a user's message. `continued`: by the chat template, with the
     beginning of the reply given."""
     question: QuestionPlace

@@ -85,17 +85,6 @@ def effective_documents(weights: npt.ArrayLike) -> float:
     return float(w.sum() ** 2 / (w @ w))
 
 
-def weighted_mean(values: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> F64:
-    """F64[n]: the curve, sum_i w_i x_i / sum_i w_i.
-
-    Args:
-        values: F64[D, n], one row a document.
-        weights: F64[D], non-negative; None weighs all alike.
-    """
-    rows, w = _documents(values, weights)
-    return np.asarray(w @ rows / w.sum())
-
-
 def band(
     values: npt.ArrayLike,
     weights: npt.ArrayLike | None = None,

@@ -44,12 +44,10 @@ class Controls:
     Attributes:
         closed_book: F64[groups], without the fact; None if not measured.
         oracle: F64[groups], the fact alone; None if not measured.
-        repeat: F64[groups, depths], the same prompts again; None if not measured.
     """
 
     closed_book: npt.ArrayLike | None = None
     oracle: npt.ArrayLike | None = None
-    repeat: npt.ArrayLike | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +61,6 @@ class DepthCurve:
         contrast: mean deviation from the groups' own mean; sums to 0.
         contrast_low: lower end of the band that holds at all depths together.
         contrast_high: upper end.
-        factor: half-width of the simultaneous band in standard errors, for many clusters.
         cluster_ratio: standard error with topics and phrasings, over the one of groups alone; mean
             over depths, at least 1.
     """
@@ -74,7 +71,6 @@ class DepthCurve:
     contrast: F64
     contrast_low: F64
     contrast_high: F64
-    factor: float
     cluster_ratio: float
 
     @property
@@ -96,8 +92,6 @@ class Flatness:
         margin: half-width of the equivalence, in units of recall.
         groups: how many there were.
         spread: largest minus smallest recall over depths.
-        repeat_noise: standard error of the curve from repeating prompts alone, largest over depths;
-            None without a repeat.
         curve: with its bands, or None with too few groups.
     """
 
@@ -107,7 +101,6 @@ class Flatness:
     margin: float
     groups: int
     spread: float
-    repeat_noise: float | None
     curve: DepthCurve | None
 
 
@@ -137,9 +130,8 @@ def flatness(
     table = _table(recall)
     controls = controls or Controls()
     count, spread = len(table), float(np.ptp(table.mean(axis=0)))
-    noise = _repeat_noise(table, controls.repeat)
     if count < MIN_GROUPS:
-        return Flatness("undecided", None, alpha, margin, count, spread, noise, None)
+        return Flatness("undecided", None, alpha, margin, count, spread, None)
     curve = depth_curve(table, topics=topics, phrasings=phrasings, draws=draws, seed=seed)
     p = smooth_test(table, draws=draws, seed=seed)
     verdict: Verdict = "undecided"
@@ -151,7 +143,7 @@ def flatness(
         verdict = "ceiling"
     elif max(-curve.contrast_low.min(), curve.contrast_high.max()) <= margin:
         verdict = "flat"
-    return Flatness(verdict, p, alpha, margin, count, spread, noise, curve)
+    return Flatness(verdict, p, alpha, margin, count, spread, curve)
 
 
 def depth_curve(
@@ -193,7 +185,6 @@ def depth_curve(
         contrast=contrast,
         contrast_low=contrast - half,
         contrast_high=contrast + half,
-        factor=factor,
         cluster_ratio=contrasts.ratio,
     )
 
@@ -324,16 +315,6 @@ def _upper(rows: F64) -> F64:
     count = len(rows)
     error = rows.std(axis=0, ddof=1) / np.sqrt(count)
     return np.asarray(rows.mean(axis=0) + stdtrit(count - 1, LEVEL) * error)
-
-
-def _repeat_noise(table: F64, repeat: npt.ArrayLike | None) -> float | None:
-    if repeat is None:
-        return None
-    again = np.asarray(repeat, dtype=np.float64)
-    if again.shape != table.shape:
-        raise ValueError(f"repeat must have the shape of recall, {table.shape}, not {again.shape}")
-    one = np.sqrt(np.square(again - table).mean(axis=0) / 2)  # of a single prompt
-    return float(one.max() / np.sqrt(len(table)))
 
 
 def _trends(depths: int) -> F64:

@@ -45,8 +45,6 @@ DOCUMENTS = Rule(target=0.03, step=16)
 """For the masses of tenths: the widest is known to three points of mass, pointwise."""
 PROBABILITIES = Rule(target=0.05, start=24, step=8, budget=256)
 """For paired recall as probabilities."""
-HITS = Rule(target=0.10, start=48, step=8, budget=256)
-"""For paired recall as hits."""
 
 
 @dataclass(frozen=True)

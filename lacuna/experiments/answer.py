@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from lacuna.contract.base import rounded_tree
 from lacuna.contract.calibrations import Calibration
+from lacuna.contract.endpoints import Form, Rung
 from lacuna.contract.experiment_requests import (
     EXPERIMENT_METHOD_VERSION,
     LEAST_QUESTIONS,
@@ -73,8 +73,8 @@ class Origin:
     """How it was read."""
 
     scoring: Scoring
-    rung: Literal["answer", "first_token", "text"]
-    form: Literal["plain", "chat", "continued"]
+    rung: Rung
+    form: Form
     revision: str | None
     usage: ExperimentUsage
     warnings: Sequence[str] = field(default=())

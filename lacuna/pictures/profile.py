@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lacuna.contract.errors import InvalidRequest
+from lacuna.contract.profile_requests import PredictionName
 from lacuna.contract.profiles import Profile, Shape, zone_words
 from lacuna.pictures.scene import PREDICTION_STYLES, Area, Line, Point, Rect, Scene, Text
 
@@ -22,7 +23,12 @@ WIDTH, HEIGHT = 860, 480
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 24, 76, 92
 _DECADES = 3.0
 """No more than this many decades below the highest point: a collapsed curve has zeros."""
-SHOWN_PREDICTIONS = ("residual", "residual_content", "second_moment", "measured_kernel")
+SHOWN_PREDICTIONS: tuple[PredictionName, ...] = (
+    "residual",
+    "residual_content",
+    "second_moment",
+    "measured_kernel",
+)
 MEASURED, BY_TOKEN = "measured", "by_token"
 """Names of the smoothed curve with its band, and of the curve of single tokens."""
 Across = Literal["tokens", "share"]

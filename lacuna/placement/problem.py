@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lacuna.contract.placements import Objective
+
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
-Objective = Literal["mean_visibility", "total_mass", "worst_case"]
 
 FREE = -1
 """In `slots`: the chunk is not pinned. In `groups`: the chunk belongs to no group."""

@@ -26,18 +26,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from lacuna.contract.calibrations import RelevanceScale
+
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
-RelevanceScale = Literal["probability", "score", "logit", "distance", "rank"]
 
 HIT_CURVE = (0.8078, 0.0693, 0.0256, 0.0173, 0.0106, 0.0083, 0.0068)
 """How often the gold passage has rank 1, 2, .. 7 (`bench/hit_curve.py`); then as 1 / rank^2, which
 lies within the measured intervals to rank 14.
 
 1,327 questions of Natural Questions (Open) from Liu et al. (2024), "Lost in the Middle", BM25 over
-their 1,314 gold passages. The small pool makes rank 1 better
-than a retriever over all of Wikipedia would be: give your own curve or a calibration if you have
-labels.
+their 1,314 gold passages. The small pool makes rank 1 better than a retriever over all of Wikipedia
+would be: give your own curve or a calibration if you have labels.
 """
 HIT_QUESTIONS = 1_327
 """Questions behind `HIT_CURVE`."""

@@ -1,1 +1,1 @@
-"""The only translators between wire models and theory."""
+"""Use cases of the gateway: one module for each kind of request."""

@@ -29,7 +29,7 @@ from lacuna.contract.errors import (
 )
 from lacuna.contract.jobs import JobKind
 from lacuna.contract.models import ModelCatalogue, WorkerModels
-from lacuna.contract.profile_requests import ProfileRequest, cost
+from lacuna.contract.profile_requests import COSTLY_PREDICTION, ProfileRequest, cost
 from lacuna.contract.profiles import ProfilePage
 from service.answers import endpoints
 from service.endpoints.table import Endpoints
@@ -332,7 +332,7 @@ def refuse_too_costly(request: ProfileRequest, limit: float, queue: str = "cpu")
     ]
     what = " or ".join(filter(None, fitting)) or "nothing that can be asked of this model"
     if estimated_cost(request.model_copy(update={"predictions": []})) <= limit:
-        what += ", or all of it without the prediction second_moment"
+        what += f", or all of it without the prediction {COSTLY_PREDICTION}"
     if request.recall is not None:
         without = estimated_cost(request.model_copy(update={"recall": None}))
         if without <= limit:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from lacuna.architectures.table import find
 from lacuna.contract.errors import InvalidRequest
+from lacuna.contract.profile_requests import COSTLY_PREDICTION
 from lacuna.contract.rollouts import (
     MAX_HEADS,
     MAX_LAYERS,
@@ -179,7 +180,7 @@ def _coincidences(inputs: Inputs) -> Iterator[str]:
     alike = kernel.type != "distance" and inputs.slopes is None and not inputs.has_content
     if weighs_heads and alike:
         yield "`temperature` and `head_weights` change nothing: all heads are alike"
-    if "second_moment" in (inputs.request.predictions or []):
+    if COSTLY_PREDICTION in (inputs.request.predictions or []):
         yield (
             "`second_moment` takes each lambda for that of token 0, where attention averages "
             "nothing away; a mean over tokens, as profiles have it, is smaller"

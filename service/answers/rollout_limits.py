@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from lacuna.contract.errors import InvalidRequest, TooLarge
-from lacuna.contract.profile_requests import PredictionName
+from lacuna.contract.profile_requests import COSTLY_PREDICTION, PredictionName
 from lacuna.contract.rollouts import MAX_MEASURED_LENGTH, MAX_PROFILE_LENGTH
 from service.answers.rollout_inputs import Inputs
 
@@ -66,11 +66,11 @@ class Deadline:
             return
         field = "sequence_length"
         advice = "lower `sequence_length`, `layers`, `heads` or the number of `predictions`"
-        if self.during == "second_moment":
+        if self.during == COSTLY_PREDICTION:
             field = "predictions"
             advice = (
-                "leave out `second_moment`, or lower `layers` or `heads`; with `gains.mlp` it "
-                "takes more than twice as long"
+                f"leave out `{COSTLY_PREDICTION}`, or lower `layers` or `heads`; with `gains.mlp` "
+                "it takes more than twice as long"
             )
         raise TooLarge(
             f"the rollout takes longer than the limit of {MAX_SECONDS:g} seconds: {advice}",
@@ -130,14 +130,14 @@ def check_predictions(inputs: Inputs, names: Sequence[PredictionName]) -> None:
             "`measured_kernel` needs kernel type `measured`, or a profile of a model",
             field="predictions",
         )
-    if "second_moment" not in names:
+    if COSTLY_PREDICTION not in names:
         return
     plain = spec.type in {"uniform", "alibi"} and spec.window is None
     even = spec.head_weights is None or len(set(spec.head_weights)) == 1
     if not plain or not even or inputs.request.mask.type != "causal":
         raise InvalidRequest(
-            "`second_moment` needs causal uniform or ALiBi kernels without a window, and equal "
-            "head weights",
+            f"`{COSTLY_PREDICTION}` needs causal uniform or ALiBi kernels without a window, and "
+            "equal head weights",
             field="predictions",
         )
     mlp = inputs.request.gains.mlp

@@ -10,11 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import cached_property
+from typing import assert_never
 
 import numpy as np
 import numpy.typing as npt
 
-from lacuna.contract.profile_requests import PredictionName
+from lacuna.contract.profile_requests import COSTLY_PREDICTION, PredictionName
 from lacuna.contract.profiles import DeadZone
 from lacuna.contract.rollouts import (
     CesaroReport,
@@ -157,13 +158,14 @@ class Curves:
             return rollout.rollout(self.kernels, np.full(inputs.layers, _HALF), check)
         if name == "cesaro":
             return cesaro.finite(inputs.length, inputs.layers, inputs.mean_mixing, check)
-        if name == "second_moment":
+        if name == COSTLY_PREDICTION:
             return self._second_moment()
         if name == "residual_content":
             return rollout.rollout(self.kernels_content, inputs.mixing, check)
         # `measured_kernel` is the residual rollout over the kernels that the request gives.
-        assert name in ("residual", "measured_kernel"), name
-        return rollout.rollout(self.kernels, inputs.mixing, check)
+        if name == "residual" or name == "measured_kernel":  # noqa: PLR1714 (mypy narrows by ==)
+            return rollout.rollout(self.kernels, inputs.mixing, check)
+        assert_never(name)
 
     def _second_moment(self) -> F64:
         # Its filters come from scipy.signal, which takes longer to import than the rest of theory.

@@ -58,15 +58,15 @@ class Budget(Protocol):
 
     @property
     def max_calls(self) -> int | None:
-        """HTTP requests."""
+        """Most HTTP requests."""
 
     @property
     def max_tokens(self) -> int | None:
-        """Prompt and generated tokens."""
+        """Most prompt and generated tokens, added up."""
 
     @property
     def max_cost(self) -> float | None:
-        """Money."""
+        """Most money, in the currency of the settings' prices."""
 
 
 def refuse_beyond(

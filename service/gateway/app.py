@@ -23,7 +23,6 @@ from starlette.middleware import Middleware
 
 from lacuna.contract.errors import StoreUnavailable
 from service import logs, parent
-from service.answers import placements
 from service.answers.drift import Drifts
 from service.answers.experiments import Experiments
 from service.answers.placements import Curves
@@ -103,7 +102,10 @@ class Gateway(FastAPI):
 
 
 def factory() -> Gateway:
-    """For `uvicorn --factory service.gateway.app:factory`: a root, so it reads the environment."""
+    """For `uvicorn --factory service.gateway.app:factory`.
+
+    Reads the settings from the environment.
+    """
     try:
         settings = Settings()
     except ValidationError as error:
@@ -198,21 +200,14 @@ def _services(settings: Settings, metrics: Metrics, cache: RepresentationCache) 
     parsing_pool = Pool("parsing", 1, spare=0)
     # One thread and a spare one: a text is in memory several times while it is counted.
     counting_pool = Pool("counting", 1)
-    curves = Curves()
     return Services(
         settings=settings,
         client=client,
         profiles=use_cases,
-        curves=curves,
+        curves=Curves(),
+        counter=TokenCounts(TokenizerStore(client, counting_pool.run), counting_pool.run),
         experiments=Experiments(use_cases, placement_pool.run),
         drifts=Drifts(use_cases.store.get),
-        place=partial(
-            placements.answer,
-            profiles=use_cases,
-            counter=TokenCounts(TokenizerStore(client, counting_pool.run), counting_pool.run),
-            compute=placement_pool.run,
-            known=curves,
-        ),
         # Shared caches may keep profiles only while every caller may read them.
         representations=Representations(
             use_cases.load, reading_pool.run, cache, private=bool(settings.api_keys)

@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, TypedDict, TypeVar
@@ -25,10 +25,11 @@ from lacuna.contract.jobs import Job
 from lacuna.contract.placements import PlacementRequest, PlacementResponse
 from lacuna.contract.profiles import MAX_BINS
 from service import logs
+from service.answers import placements
 from service.answers.drift import Drifts
 from service.answers.experiments import Experiments
-from service.answers.placements import Curves
 from service.answers.profiles import Profiles
+from service.answers.token_counts import TokenCounts
 from service.gateway.metrics import NEWEST, Metrics, model_metrics
 from service.gateway.pools import Pool
 from service.gateway.representations import Representations
@@ -105,8 +106,8 @@ class Services:
 
     Attributes:
         curves: what placements keep of profiles.
+        counter: of the texts of placements.
         drifts: which models moved, for the metrics.
-        place: orders chunks (`answers.placements`).
         rollout_pool: for rollouts, which take up to seconds.
         placement_pool: for large placements, for calibrations and for what experiments need.
         parsing_pool: for long request bodies.
@@ -116,10 +117,10 @@ class Services:
     settings: Settings
     client: redis.asyncio.Redis
     profiles: Profiles
-    curves: Curves
+    curves: placements.Curves
+    counter: TokenCounts
     experiments: Experiments
     drifts: Drifts
-    place: Callable[[PlacementRequest], Coroutine[Any, Any, PlacementResponse]]
     representations: Representations
     metrics: Metrics
     rollout_pool: Pool
@@ -156,6 +157,12 @@ class Services:
         known = not submission.created and submission.job.state == "done"
         self.metrics.submission("cached" if known else outcome)
         return job
+
+    async def place(self, request: PlacementRequest) -> PlacementResponse:
+        """Order chunks. Raises as `placements.answer`."""
+        return await placements.answer(
+            request, self.profiles, self.counter, self.placement_pool.run, self.curves
+        )
 
     async def metrics_text(self) -> bytes:
         """Everything for Prometheus; without the store's part while Redis is away."""

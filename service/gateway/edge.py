@@ -101,7 +101,7 @@ class Edge:
         except ClientDisconnect:
             reply.status = reply.status or CLIENT_LEFT
         except asyncio.CancelledError:
-            # The server stops, which is no fault: it would log a traceback, and answer 500.
+            # The server is shutting down. Unhandled, uvicorn would log a traceback and answer 500.
             if not reply.status:
                 detail = "this gateway is stopping; ask again, the job continues"
                 close = {"Connection": "close"}

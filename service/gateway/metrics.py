@@ -130,7 +130,7 @@ class Metrics:
             self._placement_gain.labels(decision).observe(answer.gain.given.value)
 
     def submission(self, outcome: str) -> None:
-        """Count one accepted profile request: cached, joined or created."""
+        """Count one accepted request for a profile or an experiment: cached, joined or created."""
         self._submissions.labels(outcome).inc()
 
     def text(self, store: StoreMetrics | None) -> bytes:

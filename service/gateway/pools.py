@@ -124,7 +124,7 @@ class Pool:
             return None
         calls = self._waiting[whose]
         one = calls.popleft()
-        # To the end of the turns.
+        # This caller goes to the back of the line.
         self._waiting.move_to_end(whose)
         if not calls:
             del self._waiting[whose]

@@ -101,7 +101,7 @@ class BoundedHttp(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the clock of the first head, or refuse one connection too many."""
         super().connection_made(transport)
-        # A unix socket, behind which is a proxy, has no address.
+        # Behind a proxy on a unix socket there is no client address.
         self._address = network(self.client[0]) if self.client else ""
         self._open[self._address] += 1
         beyond = self._open[self._address] - self.per_address if self._address else 0

@@ -69,7 +69,7 @@ class ExperimentOutcome:
 
     Attributes:
         result: an `ExperimentResult` as JSON.
-        rows: its rows as CSV, compressed (`experiments.packed`).
+        rows: its rows as CSV, compressed (`service.store.profiles.packed`).
     """
 
     result: bytes

@@ -39,16 +39,16 @@ may touch any of them. `lua_header` gives the names to the Lua scripts; no name 
 
 A lane is `<queue>:<needs>`: the jobs of a queue that need the same kind and version of worker.
 
-Fields of a job: `state`, `kind`, `needs`, `identity` (content
-address of the request), `queue`, `high`, `pinned`, `document` (the request as JSON,
-dropped at the end because it may hold the caller's texts), `private` (1 if it does), `declined` (1
-while it stands aside, because a worker could not read it), `trace` (id of the HTTP request),
-`attempts`, `token` (fence: the owner of the lease), `lease` (its length in µs), `worker`,
-`progress`, `message`, `reported` (when the progress last changed), `loaded` and `loaded_progress`
-(when the job first reported progress, and how much), `cancel`, `interest` (number of callers who
-still want it), `by:<owner>` (1 while that caller wants it, 0 afterwards),
-`created`, `started`, `finished`, `code`, `detail`, `retryable`, `field` (why it failed), `profile`
-(the id of the profile). All times are microseconds since 1970 by the server's clock.
+Fields of a job: `state`, `kind`, `needs`, `identity` (content address of the request), `queue`,
+`high`, `pinned`, `document` (the request as JSON, dropped at the end because it may hold the
+caller's texts), `private` (1 if it does), `declined` (1 while it stands aside, because a worker
+could not read it), `trace` (id of the HTTP request), `attempts`, `token` (fence: the owner of the
+lease), `lease` (its length in µs), `worker`, `progress`, `message`, `reported` (when the progress
+last changed), `loaded` and `loaded_progress` (when the job first reported progress, and how much),
+`cancel`, `interest` (number of callers who still want it), `by:<owner>` (1 while that caller wants
+it, 0 afterwards), `created`, `started`, `finished`, `code`, `detail`, `retryable`, `field` (why it
+failed), `profile` (the id of the profile). All times are microseconds since 1970 by the server's
+clock.
 """
 
 from __future__ import annotations

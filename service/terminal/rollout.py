@@ -11,7 +11,7 @@ from rich.table import Table
 from lacuna.architectures.table import find
 from lacuna.contract.errors import LacunaError
 from lacuna.contract.models import PositionalEncoding
-from lacuna.contract.profile_requests import PREDICTION_NAMES
+from lacuna.contract.profile_requests import PREDICTION_NAMES, PredictionName
 from lacuna.contract.rollouts import (
     ARCHITECTURE_NAMES,
     MAX_UNBINNED_LENGTH,
@@ -133,7 +133,12 @@ def _mixing(values: list[float] | None) -> dict[str, Any] | None:
     return {"type": "list", "lambdas": values}
 
 
-_DRAWN_FIRST = ("second_moment", "measured_kernel", "residual_content", "residual")
+_DRAWN_FIRST: tuple[PredictionName, ...] = (
+    "second_moment",
+    "measured_kernel",
+    "residual_content",
+    "residual",
+)
 """Predictions whose curve is drawn large, the one that uses most of the request first."""
 
 

@@ -88,14 +88,6 @@ export function duration(seconds) {
 /** "1 token", "2 tokens". */
 export const counted = (count, what) => `${count} ${what}${count === 1 ? "" : "s"}`;
 
-/** First and last token of a zone and its share, "16–136 (47%)", "none", or "undecided". */
-export function zoneText(zone, verdict) {
-  if (verdict === "undecided") return "undecided";
-  if (!zone) return "none";
-  const last = zone.end - 1;
-  return `${zone.start}${last > zone.start ? `–${last}` : ""} (${percent(zone.fraction)})`;
-}
-
 /** "between tokens 30 and 165", "at token 7". */
 export function tokensText({ start, end }) {
   return end - 1 > start ? `between tokens ${start} and ${end - 1}` : `at token ${start}`;

@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 from math import exp, log
 
+from lacuna.contract.endpoints import Form
 from lacuna.contract.errors import (
     EndpointIncapable,
 )
 from workers.endpoints.canary import NOISE
 from workers.endpoints.dialects import Session, Way, top_list, written, written_natively
-from workers.recall.reader import Form, Message, Question, Reading
+from workers.recall.reader import Message, Question, Reading
 
 CERTAIN = log(0.5)
 """A sentence that stood there three times goes on as before with at least this."""

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from math import exp
 from typing import Any
 
+from lacuna.contract.endpoints import Form, Rung
 from lacuna.contract.errors import (
     EndpointIncapable,
     EndpointTruncates,
@@ -43,7 +44,7 @@ from workers.endpoints.shapes import (
     sglang_rows,
     tgi_rows,
 )
-from workers.recall.reader import Form, Question, Reading, Rung
+from workers.recall.reader import Question, Reading
 
 BARE = {"temperature": 1, "top_p": 1}
 GREEDY = {"temperature": 0, "seed": 0}

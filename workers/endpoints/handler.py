@@ -1,4 +1,4 @@
-"""Runs one job of the queue `endpoints`: the recall of a served model as a profile. No torch.
+"""From a request for the profile of a served model to the stored bytes: its recall. No torch.
 
 A job that is killed, cancelled or given back has every answer that it paid for in the store; the
 next start, on whatever machine, asks only the rest.
@@ -15,7 +15,7 @@ from typing import TypeVar
 import redis
 from pydantic import SecretStr
 
-from lacuna.contract.errors import InternalError, LacunaError
+from lacuna.contract.errors import LacunaError
 from lacuna.contract.profile_requests import ProfileRequest
 from service.endpoints.table import Endpoint, Endpoints
 from service.store.claims import Outcome, ProfileOutcome
@@ -28,7 +28,6 @@ from workers.endpoints.measurement import open_reader, plan, run
 from workers.endpoints.pace import Pace, SharedPace
 from workers.endpoints.reader import EndpointReader
 from workers.lease import Interruption, JobCancelled, JobContext
-from workers.loop import Capabilities, JobRequest
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -39,8 +38,8 @@ CALL_LEASE_SLACK = 10.0
 """Seconds beyond an endpoint's timeout after which a call counts as lost with its process."""
 
 
-class EndpointHandler:
-    """Turns requests for endpoints into profiles.
+class EndpointProfiles:
+    """Makes profiles of endpoints. `experiments.served` makes a worker's handler of it.
 
     Args:
         endpoints: of the settings.
@@ -61,18 +60,12 @@ class EndpointHandler:
         self.endpoints, self.key_of, self.find_profile = endpoints, key_of, find_profile
         self._client, self._answers_ttl = client, answers_ttl
 
-    def describe(self) -> Capabilities:
-        """No device: an endpoint computes elsewhere."""
-        return Capabilities("none")
-
-    def __call__(self, request: JobRequest, context: JobContext) -> Outcome:
+    def profile(self, request: ProfileRequest, context: JobContext) -> Outcome:
         """Measure the request's endpoint.
 
         Raises:
             LacunaError: why it cannot be measured.
         """
-        if not isinstance(request, ProfileRequest):
-            raise InternalError("this worker takes no experiments")
         if request.confidential:
             return self.privately(lambda ledger: self._measure(request, context, ledger))
         return self._measure(request, context, StoredAnswers(self._client, self._answers_ttl))

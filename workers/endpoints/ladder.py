@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 from lacuna.contract.base import canonical
+from lacuna.contract.endpoints import Form, Rung
 from lacuna.contract.errors import (
     EndpointIncapable,
     EndpointTruncates,
@@ -36,13 +37,12 @@ from workers.endpoints.dialects import (
     written,
 )
 from workers.endpoints.ledger import request_key
-from workers.recall.reader import Form, Rung
 
 LIST_LENGTHS = (100, 20, 5)
 """Tried in turn: llama.cpp lists as many as asked, OpenAI and vLLM 20, TGI 5."""
 BEGUN = " one two three four"
 """Words that are one token each, with a space in front or without."""
-RUNGS: tuple[Rung, ...] = ("answer", "first_token", "text")
+RUNGS: tuple[Rung, ...] = get_args(Rung)
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,6 @@ class Ladder:
     ways: tuple[str, ...]
     refused: dict[str, str]
     """Way to reason."""
-    list_length: int
-    """Length of the list of first tokens; 0 where there is none."""
     counts_by: str
     """`tokenizer` (a route of the server) or `usage` (paid calls)."""
     served: Served
@@ -297,7 +295,6 @@ async def _climb(session: Session, served: Served) -> Ladder:
         form=session.form,
         ways=tuple(ways),
         refused=refused,
-        list_length=session.top,
         counts_by="usage" if session.counter.route is None else "tokenizer",
         served=served,
     )

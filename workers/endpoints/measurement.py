@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pydantic import SecretStr
 
 from lacuna.contract.base import digest
+from lacuna.contract.endpoints import Rung
 from lacuna.contract.profile_requests import METHOD_VERSION, ProfileRequest, RecallRequest
 from service.endpoints.costs import least_cost, refuse_beyond
 from service.endpoints.table import Endpoint
@@ -23,7 +24,7 @@ from workers.endpoints.ledger import Ledger
 from workers.endpoints.pace import SharedPace
 from workers.endpoints.reader import EndpointReader
 from workers.recall.measure import layouts
-from workers.recall.reader import Check, Rung
+from workers.recall.reader import Check
 from workers.recall.sampled import (
     OnShare,
     Probed,

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 
 from pydantic import SecretStr
 
+from lacuna.contract.endpoints import Form, Rung
 from lacuna.contract.errors import (
     BudgetSpent,
     EndpointChanged,
@@ -30,7 +31,7 @@ from workers.endpoints.counting import BASE, WORDS, usage_of_prompt
 from workers.endpoints.dialects import Session, Way
 from workers.endpoints.ladder import find, forget
 from workers.endpoints.ledger import Ledger
-from workers.recall.reader import Check, Form, OnProgress, Question, Reading, Rung, Usage
+from workers.recall.reader import Check, OnProgress, Question, Reading, Usage
 
 T = TypeVar("T")
 CHECK_SECONDS = 0.2

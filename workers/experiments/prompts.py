@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from lacuna.contract.endpoints import Form
 from lacuna.contract.errors import TooLong
 from lacuna.contract.experiment_requests import (
     CHAT_TOKENS,
@@ -21,7 +22,7 @@ from lacuna.experiments.orders import Order, orders
 from lacuna.experiments.rendering import Prompt, Renderer, around
 from lacuna.placement.curve import PlacementCurve
 from service.endpoints.costs import COUNTED
-from workers.recall.reader import Check, Form, Message, Question, Reader
+from workers.recall.reader import Check, Message, Question, Reader
 
 Arm = OrderName | Literal["a_a", "closed_book"]
 

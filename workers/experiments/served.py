@@ -20,7 +20,7 @@ from service.endpoints.table import Endpoint
 from service.store.claims import ExperimentOutcome, Outcome
 from workers.endpoints.budget import Budget, Limits
 from workers.endpoints.client import EndpointClient
-from workers.endpoints.handler import EndpointHandler
+from workers.endpoints.handler import EndpointProfiles
 from workers.endpoints.ledger import Ledger, PrivateLedger
 from workers.endpoints.reader import EndpointReader
 from workers.experiments.run import About, Context, Finding, curve_of, outcome, run, scoring_of
@@ -144,8 +144,8 @@ def _one_token(request: ExperimentRequest, reader: EndpointReader) -> bool:
     return all(reader.count([answer])[0] == 1 for answer in reversed(answers))
 
 
-class ServedHandler(EndpointHandler):
-    """An `EndpointHandler` that takes experiments too. Arguments as there.
+class ServedHandler(EndpointProfiles):
+    """Runs one job of the queue `endpoints`: a profile or an experiment. Arguments as there.
 
     An experiment that is killed or given back has every answer that it paid for in the store; they
     go when it has ended, for they belong to the caller's own texts.
@@ -162,7 +162,7 @@ class ServedHandler(EndpointHandler):
             LacunaError: why it cannot be made.
         """
         if isinstance(request, ProfileRequest):
-            return super().__call__(request, context)
+            return self.profile(request, context)
         return self.privately(lambda ledger: self._experiment(request, context, ledger))
 
     def _experiment(

@@ -295,7 +295,7 @@ def _predict(found: Measurement, task: ProfileTask) -> None:
     )
 
     def predict(name: PredictionName) -> None:
-        if name == "second_moment":
+        if name == COSTLY_PREDICTION:
             _second_moment(found, task)
         else:
             found.predictions[name] = predictions.predict(name, inputs)
@@ -347,7 +347,7 @@ def _second_moment(found: Measurement, task: ProfileTask) -> None:
     )
     if predicted.influence is None or predicted.per_document is None or predicted.rows is None:
         raise predictions.Unavailable(predicted.reason)
-    found.predictions["second_moment"] = predicted.influence
+    found.predictions[COSTLY_PREDICTION] = predicted.influence
     found.second_moment = predicted.rows, predicted.per_document
 
 

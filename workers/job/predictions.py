@@ -1,6 +1,6 @@
 """The curves that theory predicts from what was seen of a model's attention: arrays in, arrays out.
 
-To add a prediction, add its function to `_BY_NAME` and its name to
+To add a prediction, add its function to `BY_NAME` and its name to
 `lacuna.contract.profile_requests`. The formulas are in `lacuna.theory`; the second moment needs the
 model itself and has its own folder, `workers.second_moment`.
 """
@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from lacuna.contract.profile_requests import PredictionName
 from lacuna.theory import cesaro, kernels, rollout
 from lacuna.theory.kernels import Kernel
 from workers.attention.statistics import KernelStatistics, LayerStatistics, measured_kernel
@@ -48,13 +49,13 @@ class PredictionInputs:
         return self.attention.layers
 
 
-def predict(name: str, inputs: PredictionInputs) -> F64:
+def predict(name: PredictionName, inputs: PredictionInputs) -> F64:
     """The prediction of that name, [n], sums to 1.
 
     Raises:
         Unavailable: the attention was not seen, or has a mask that theory does not cover.
     """
-    return _BY_NAME[name](inputs)
+    return BY_NAME[name](inputs)
 
 
 def positional_kernels(inputs: PredictionInputs) -> list[Kernel]:
@@ -92,7 +93,7 @@ def _cesaro(inputs: PredictionInputs) -> F64:
     return cesaro.finite(inputs.length, inputs.mixing.size, float(inputs.mixing.mean()))
 
 
-_BY_NAME: dict[str, Callable[[PredictionInputs], F64]] = {
+BY_NAME: dict[PredictionName, Callable[[PredictionInputs], F64]] = {
     "attention_only": lambda e: rollout.rollout(positional_kernels(e), np.ones_like(e.mixing)),
     "half_residual": lambda e: rollout.rollout(measured_kernels(e), np.full_like(e.mixing, 0.5)),
     "residual": lambda e: rollout.rollout(positional_kernels(e), e.mixing),
@@ -100,6 +101,7 @@ _BY_NAME: dict[str, Callable[[PredictionInputs], F64]] = {
     "measured_kernel": lambda e: rollout.rollout(measured_kernels(e), e.mixing),
     "cesaro": _cesaro,
 }
+"""All but `COSTLY_PREDICTION`."""
 
 
 def forces(inputs: PredictionInputs) -> list[rollout.Force]:

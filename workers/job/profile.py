@@ -20,7 +20,7 @@ from lacuna import views
 from lacuna.architectures import table
 from lacuna.contract.base import digest, rounded
 from lacuna.contract.models import ModelDescription
-from lacuna.contract.profile_requests import METHOD_VERSION, ProfileRequest
+from lacuna.contract.profile_requests import COSTLY_PREDICTION, METHOD_VERSION, ProfileRequest
 from lacuna.contract.profiles import (
     Environment,
     MonotoneCheck,
@@ -147,7 +147,7 @@ def profile_body(
         mixing=None if found.mixing is None else mixing_to_wire(found.mixing),
         predictions={
             name: prediction_to_wire(
-                curve, curves, found.second_moment if name == "second_moment" else None
+                curve, curves, found.second_moment if name == COSTLY_PREDICTION else None
             )
             for name, curve in found.predictions.items()
         },

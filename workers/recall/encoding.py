@@ -15,11 +15,12 @@ import torch
 from jinja2 import TemplateError
 
 from lacuna.architectures.table import max_length
+from lacuna.contract.endpoints import Form
 from lacuna.contract.errors import DocumentsUnusable, TooLong
 from workers.documents import check_vocabulary
 from workers.documents.tokens import encode, policy, unknown_token
 from workers.models.loaded import LoadedModel
-from workers.recall.reader import Form, Message, Question
+from workers.recall.reader import Message, Question
 
 _UNKNOWN_SHARE = 0.01
 """Of the prompts' tokens; with more, the tokenizer was not made for these texts."""

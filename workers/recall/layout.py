@@ -20,8 +20,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lacuna.contract.endpoints import Form
 from lacuna.contract.errors import DocumentsUnusable
-from workers.recall.reader import Form, Message, Question, Scoring
+from workers.recall.reader import Message, Question, Scoring
 
 F64 = NDArray[np.float64]
 Order = Literal["last", "first", "both"]

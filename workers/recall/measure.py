@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from lacuna.contract.endpoints import Form, Rung
 from lacuna.contract.errors import InternalError
 from workers.recall.layout import Group, Layout, Order, place
 from workers.recall.probes import Draw
-from workers.recall.reader import Check, Form, OnProgress, Question, Reader, Reading, Rung
+from workers.recall.reader import Check, OnProgress, Question, Reader, Reading
 from workers.recall.result import Controls, Recall
 
 F64 = NDArray[np.float64]

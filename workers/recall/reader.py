@@ -12,25 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from lacuna.contract.endpoints import Form, Rung
 from lacuna.experiments.scoring import contains, normalized
-
-Rung = Literal["answer", "first_token", "text"]
-"""How an answer is read, best first.
-
-`answer`: log-probability of all tokens of the answer.
-`first_token`: log-probability of the answer's first token. The same where the answer is one token.
-`text`: whether the text that the model writes is right.
-"""
-
-Form = Literal["plain", "chat", "continued"]
-"""How a prompt is sent.
-
-`plain`: one text, which the answer continues.
-`chat`: messages, the last from the user; the model starts its own reply.
-`continued`: messages, the last from the assistant and unfinished; the model goes on with it. A
-question whose reply has no given beginning comes as in `chat` here too: its last message is the
-user's.
-"""
 
 Scoring = Literal["starts", "contains"]
 """When a text is right: it starts with an accepted answer, or contains one (Liu et al., 2023)."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from lacuna.contract.endpoints import Form, Rung
 from lacuna.contract.errors import InvalidRequest
 from lacuna.evidence import flatness as judging
 from lacuna.evidence.flatness import Flatness
 from workers.recall.layout import Order
-from workers.recall.reader import Form, Rung
 
 F64 = NDArray[np.float64]
 

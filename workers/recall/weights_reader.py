@@ -124,11 +124,6 @@ class WeightsReader:
         self._encoding.check(questions, found)
         return found
 
-    def prompt_ids(self, question: Question) -> list[int]:
-        """Tokens of the prompt as the model reads them, special ones included, no answer."""
-        row = self._encoding.row(question)
-        return row.ids[: row.prompt]
-
     # Log-probabilities
 
     def _scored(self, rows: Sequence[Row], report: Callable[[int], None]) -> list[Reading]:

@@ -1,1 +1,1 @@
-"""One module a resource: profiles and comparisons, jobs, rollouts, placements, status, the page."""
+"""HTTP routes, a module for each group; `computed` has rollouts, placements and calibrations."""

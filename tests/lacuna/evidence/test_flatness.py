@@ -106,16 +106,6 @@ def test_guessing_is_the_floor_and_an_unknown_fact_too():
     assert flatness(quiet, controls=Controls(oracle=np.zeros(40))).verdict == "floor"
 
 
-def test_repeats_tell_the_noise_of_the_model_alone():
-    rng = np.random.default_rng(6)
-    rows = table(64, 5, rng)
-    again = rows + rng.normal(0, 0.1, rows.shape)
-    found = flatness(rows, controls=Controls(repeat=again))
-    assert found.repeat_noise == pytest.approx(0.1 / np.sqrt(2) / 8, rel=0.4)
-    with pytest.raises(ValueError, match="shape of recall"):
-        flatness(rows, controls=Controls(repeat=again[:3]))
-
-
 @pytest.mark.parametrize("bad", [np.ones(5), np.ones((20, 1)), np.full((20, 3), np.nan)])
 def test_what_is_no_table_is_refused(bad):
     with pytest.raises(ValueError, match=r"groups|finite"):

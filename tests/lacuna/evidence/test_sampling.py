@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from lacuna.evidence.flatness import depth_curve, smooth_test
 from lacuna.evidence.sampling import (
     DOCUMENTS,
-    HITS,
     PROBABILITIES,
     Rule,
     Sampling,
@@ -74,10 +73,10 @@ def test_rules_that_cannot_be_are_refused(bad):
 
 
 def test_units_must_grow():
-    state = Sampling(HITS)
-    state.look(48, 1.0)
+    state = Sampling(PROBABILITIES)
+    state.look(24, 1.0)
     with pytest.raises(ValueError, match="grow"):
-        state.look(48, 1.0)
+        state.look(24, 1.0)
 
 
 def test_testing_once_at_the_end_keeps_the_level_and_peeking_does_not():

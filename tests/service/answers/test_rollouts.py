@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from lacuna.architectures.table import find
 from lacuna.contract.errors import InvalidRequest
+from lacuna.contract.profile_requests import PREDICTION_NAMES
 from lacuna.contract.profiles import DeadZone
 from lacuna.contract.rollouts import ARCHITECTURE_NAMES, RolloutRequest, RolloutResponse
 from lacuna.theory import cesaro, kernels, rollout
@@ -38,6 +39,15 @@ def post(body: dict[str, Any]) -> RolloutResponse:
 
 def influence(answer: RolloutResponse, name: str) -> np.ndarray:
     return np.array(answer.predictions[name].influence)
+
+
+@pytest.mark.parametrize("name", PREDICTION_NAMES)
+def test_every_name_has_its_curve(name: str) -> None:
+    body: dict[str, Any] = {"sequence_length": 8, "layers": 3, "predictions": [name]}
+    if name == "measured_kernel":
+        matrix = np.tril(np.ones((8, 8))) / np.arange(1, 9)[:, None]
+        body["kernel"] = {"type": "measured", "matrices": [matrix.tolist()] * 3}
+    assert sum(influence(post(body), name)) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("body", [{"layers": 12, "sequence_length": 512}, {"layers": 32}])

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from lacuna.contract.endpoints import Form, Rung
 from service.endpoints.table import Endpoint
 from tests.workers.endpoints.fake_model import split
 from tests.workers.endpoints.fake_server import KEY, FakeServer
@@ -15,7 +16,7 @@ from workers.endpoints.budget import Budget, Limits
 from workers.endpoints.client import EndpointClient
 from workers.endpoints.ledger import Ledger, MemoryLedger
 from workers.endpoints.reader import EndpointReader
-from workers.recall.reader import Form, Message, Question, Rung
+from workers.recall.reader import Message, Question
 
 _WORDS = "over hill near lake under tree with coat from shop past mill by road into town"
 FILLER = tuple(_WORDS.split())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from _pytest.mark import ParameterSet
 
+from lacuna.contract.endpoints import Rung
 from lacuna.contract.errors import (
     EndpointChanged,
     EndpointError,
@@ -23,7 +25,6 @@ from tests.workers.endpoints.fake_server import KEY, SECRET_PATH, FakeServer, Fa
 from tests.workers.endpoints.harness import Patience, question, reader_of, tokens_of, truth
 from workers.endpoints.dialects import way_named
 from workers.endpoints.reader import EndpointReader
-from workers.recall.reader import Rung
 
 FORMS = [
     (dialect, form)
@@ -32,7 +33,7 @@ FORMS = [
     if form == "chat" or dialect not in ("openai", "anthropic")
 ]
 DEPTHS = (0.0, 0.3, 0.7, 1.0)
-RUNGS: tuple[Rung, ...] = ("answer", "first_token", "text")
+RUNGS: tuple[Rung, ...] = get_args(Rung)
 FAULTS = {
     "none": Faults(),
     "echo ignored": Faults(echo_ignored=True),

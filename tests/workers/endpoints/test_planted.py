@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from lacuna.contract.endpoints import Form, Rung
 from lacuna.contract.profile_requests import RecallRequest
 from lacuna.contract.recall import RecallCurve
 from tests.workers.endpoints.fake_model import Curve, flat, primacy, recency, step, u_shaped
-from workers.recall.reader import Check, Form, OnProgress, Question, Reading, Rung, Usage
+from workers.recall.reader import Check, OnProgress, Question, Reading, Usage
 from workers.recall.sampled import Sampled, sampled, source_of
 from workers.recall.wire import recall_to_wire
 

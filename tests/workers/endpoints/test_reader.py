@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lacuna.contract.endpoints import Rung
 from lacuna.contract.errors import (
     BudgetSpent,
     EndpointIncapable,
@@ -31,7 +32,7 @@ from tests.workers.endpoints.harness import asked, question, reader_of, truth
 from workers.endpoints.budget import Limits
 from workers.endpoints.ledger import FileLedger, MemoryLedger
 from workers.endpoints.reader import EndpointReader
-from workers.recall.reader import Question, Reader, Rung
+from workers.recall.reader import Question, Reader
 
 ROOT = Path(__file__).parents[3]
 DEPTHS = (0.05, 0.3, 0.5, 0.7, 0.95)

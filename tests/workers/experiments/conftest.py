@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lacuna.contract.endpoints import Form, Rung
 from lacuna.contract.experiment_requests import ExperimentRequest
-from workers.recall.reader import Check, Form, OnProgress, Question, Reading, Rung, Usage
+from workers.recall.reader import Check, OnProgress, Question, Reading, Usage
 
 
 class Told:

@@ -41,7 +41,7 @@ def test_a_prediction_that_fails_leaves_the_measurement(
     if name == "second_moment":
         monkeypatch.setattr(moments.DocumentMoments, "evaluate", fail_after_rehearsal(error))
     else:
-        monkeypatch.setitem(predict._BY_NAME, name, fail)
+        monkeypatch.setitem(predict.BY_NAME, name, fail)
     found = measure(subject(predictions=list(PREDICTION_NAMES)), batch_size=0)
     assert set(found.predictions) == set(PREDICTION_NAMES) - {name}
     (warning,) = found.warnings

@@ -14,6 +14,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent / "instrument"))
 from tiny_families import HEADS, WIDTH, WINDOW, build
 
+from lacuna.contract.profile_requests import DEFAULT_PREDICTIONS
 from lacuna.theory.kernels import standard_slopes
 from workers.attention.kernels import Detail, KernelRecorder, KernelStatistics
 from workers.instrument import inspect
@@ -51,6 +52,10 @@ def evidence(
 ) -> predictions.PredictionInputs:
     found, _ = seen(family, detail)
     return predictions.PredictionInputs(LENGTH, LAMBDAS[: len(found.layers)], found, scale)
+
+
+def test_every_name_but_the_costly_one_has_its_curve() -> None:
+    assert set(predictions.BY_NAME) == set(DEFAULT_PREDICTIONS)
 
 
 def theory(family: str, content: np.ndarray) -> np.ndarray:
@@ -95,7 +100,7 @@ def by_hand(name: str, family: str, scale: Scale = "model") -> np.ndarray:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("name", list(predictions._BY_NAME))
+@pytest.mark.parametrize("name", list(predictions.BY_NAME))
 def test_predictions_are_dense_products(name: str, family: str) -> None:
     found = predictions.predict(name, evidence(family))
     np.testing.assert_allclose(found, by_hand(name, family), atol=3e-6)
@@ -142,7 +147,7 @@ def test_the_depth_limit_is_judged_by_the_measured_kernels(family: str) -> None:
 
 def test_evidence_that_is_missing_is_said() -> None:
     blind = predictions.PredictionInputs(LENGTH, LAMBDAS, None)
-    for name in set(predictions._BY_NAME) - {"cesaro"}:
+    for name in set(predictions.BY_NAME) - {"cesaro"}:
         with pytest.raises(predictions.Unavailable, match="could not be watched"):
             predictions.predict(name, blind)
     assert predictions.predict("cesaro", blind).sum() == pytest.approx(1)

@@ -7,11 +7,11 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
+from lacuna.contract.endpoints import Form
 from lacuna.contract.errors import InternalError, InvalidRequest
 from workers.recall import probes
 from workers.recall.layout import Order
 from workers.recall.measure import measure
-from workers.recall.reader import Form
 
 CURVE = (0.5, 0.2, 0.1, 0.3, 0.6)
 K = len(CURVE)

@@ -7,10 +7,13 @@ import hashlib
 import json
 import re
 from pathlib import Path
+from typing import get_args
 
 import httpx
 import pytest
 
+from lacuna.contract.profile_requests import COSTLY_PREDICTION, PREDICTION_NAMES
+from lacuna.contract.profiles import Source
 from service.gateway.routes.page import FOLDER
 
 VENDOR = FOLDER / "vendor"
@@ -99,3 +102,17 @@ def test_the_shipped_example_shows_what_a_profile_can_have() -> None:
     assert example["measured"]["documents"] >= 12
     assert example["recall"]["facts"]["groups"] >= 16
     assert example["dead_zone_verdict"] == "zone"
+
+
+def test_the_page_knows_every_prediction_and_every_curve() -> None:
+    state = (FOLDER / "state.js").read_text()
+
+    def names(constant: str) -> list[str]:
+        listed = re.search(rf"export const {constant} = \[(.*?)\]", state, re.DOTALL)
+        assert listed is not None
+        return re.findall(r'"(\w+)"', listed[1])
+
+    assert names("PREDICTIONS") == list(PREDICTION_NAMES)
+    assert {*names("SOURCES"), *PREDICTION_NAMES} == set(get_args(Source))
+    assert f'COSTLY = "{COSTLY_PREDICTION}"' in (FOLDER / "measure.js").read_text()
+    assert f'id="{COSTLY_PREDICTION}"' in (FOLDER / "index.html").read_text()
