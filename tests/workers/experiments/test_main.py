@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lacuna.contract.experiments import ROW_COLUMNS, ExperimentResult
+from service.endpoints.costs import LADDER_CALLS
 from tests.workers.endpoints.fake_dialects import DIALECTS
 from tests.workers.endpoints.fake_model import FakeModel, recency
 from tests.workers.endpoints.fake_server import KEY, FakeServer
@@ -69,10 +70,12 @@ def test_a_planted_effect_comes_out_and_is_paid_once(run: Run, server: FakeServe
     assert tuple(rows[0]) == ROW_COLUMNS
     assert len(rows) == COUNT * 4
     assert {row["place"] for row in rows} == {"0", "5", ""}
-    before = server.requests
+    before, asked = server.requests, len(server.bodies)
     status, text, _ = run(*ASK)
     assert status == 0
-    assert server.requests - before < 12
+    assert server.requests - before <= LADDER_CALLS, "how it can be read is found anew"
+    assert "The owner of lantern" in str(server.bodies[:asked])
+    assert "The owner of lantern" not in str(server.bodies[asked:])
     assert "Use relevance_last: it scores 0." in text
     assert "the reference again: +0.000" in text
 
