@@ -8,9 +8,9 @@ from typing import Any
 from haystack import Document, component, default_from_dict, default_to_dict
 from haystack.utils import Secret, deserialize_secrets_inplace
 
-from lacuna.client.clients import DEFAULT_URL, Client
+from lacuna.client.clients import DEFAULT_URL, Client, check_address
 from lacuna.client.offline import OfflinePlacer
-from lacuna.client.reorder import OnError, Placer, Reorderer
+from lacuna.client.reorder import OnError, Placer, Reorderer, check_options
 
 
 @component
@@ -18,7 +18,7 @@ class LacunaRanker:
     """Puts documents where the model listens.
 
     Relevance is the document's score; when no document has one, the given order counts as best
-    first. Documents must be textual.
+    first, with a warning. Documents must be textual.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class LacunaRanker:
         fallback_path: str | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
-        """Nothing is connected before the first run.
+        """Nothing is connected or read before the first run.
 
         :param url: address of the service.
         :param api_key: if the service asks for one.
@@ -51,6 +51,9 @@ class LacunaRanker:
         self.fallback_path = fallback_path
         self.options = dict(options or {})
         self._reorderer: Reorderer | None = None
+        check_options(self.options, on_error, counted=False)
+        if profile_path is None:
+            check_address(url)
 
     def to_dict(self) -> dict[str, Any]:
         """The arguments of the constructor, for `Pipeline.dumps`."""

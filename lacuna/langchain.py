@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,7 +20,9 @@ class LacunaReorder(BaseDocumentTransformer):
         placer: `lacuna.Client`, `lacuna.AsyncClient` (for `atransform_documents`) or
             `lacuna.OfflinePlacer`.
         score_key: metadata key of the relevance. The default is `relevance_score`, which rerankers
-            write; when no document has that, the given order counts as best first.
+            write. When no document has the key, the given order counts as best first, as a
+            retriever gives it, with a `RuntimeWarning`; a key that you name must be there with
+            `on_error="raise"`.
         count_tokens: of one text; needed for `max_tokens`.
         on_error, timeout, fallback: see `lacuna.Reorderer`. By default nothing is raised when
             documents are transformed, and it takes a second at most.
@@ -69,12 +70,13 @@ class LacunaReorder(BaseDocumentTransformer):
 
     def _read(self, documents: list[Document]) -> tuple[list[str], list[float | None]]:
         texts = [document.page_content for document in documents]
-        key = self.score_key or SCORE_KEY
+        key = SCORE_KEY if self.score_key is None else self.score_key
         scores = [document.metadata.get(key) for document in documents]
-        if self.score_key is not None and texts and all(score is None for score in scores):
-            keys = sorted({name for document in documents for name in document.metadata})
-            message = f"no document has {key!r} in its metadata; it has {keys}"
-            if self.reorderer.on_error == "raise":
-                raise Refused(message)
-            warnings.warn(f"{message}: the given order counts", RuntimeWarning, stacklevel=3)
+        if texts and all(score is None for score in scores):
+            keys = sorted({str(name) for document in documents for name in document.metadata})
+            message = f"no document has {key!r} in its metadata, which has {keys}"
+            if self.score_key is not None and self.reorderer.on_error == "raise":
+                raise Refused(message, field="score_key")
+            if len(texts) > 1:
+                self.reorderer.warn_unscored(f"{message} (score_key names another key)")
         return texts, scores

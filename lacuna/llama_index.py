@@ -30,7 +30,8 @@ class LacunaReorder(BaseNodePostprocessor):
         count_tokens: of one text; needed for `max_tokens`.
         on_error, timeout, fallback: see `lacuna.Reorderer`.
 
-    Relevance is the node's score; when no node has one, the given order counts as best first.
+    Relevance is the node's score; when no node has one, the given order counts as best first, with
+    a warning.
     """
 
     url: str = Field(default=DEFAULT_URL)

@@ -44,6 +44,8 @@ class CachedPlacer:
     ) -> None:
         if (profile_id is None) == (model is None):
             raise Refused("give profile_id or model, one of the two")
+        if not isinstance(client, Client):
+            raise Refused(f"client is of type {type(client).__name__}: give a Client")
         self._client, self._profile_id, self._model = client, profile_id, model
         self._refresh = math.inf if profile_id is not None else refresh
         self._reading = threading.Lock()

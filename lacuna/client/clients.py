@@ -551,14 +551,7 @@ def _connection(url: str, api_key: str | None) -> dict[str, Any]:
     Raises:
         Refused: `field` is `url` or `api_key`.
     """
-    try:
-        address = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise Refused(f"{url!r} is not an address: {error}", field="url") from error
-    if address.scheme not in ("http", "https"):
-        raise Refused(f"{url!r} does not begin with http:// or https://", field="url")
-    if not address.host:
-        raise Refused(f"{url!r} names no host", field="url")
+    address = check_address(url)
     if api_key is None:
         return {"base_url": address}
     # Keys are read from files that end in a newline. A header may not, and its error shows the key.
@@ -568,6 +561,23 @@ def _connection(url: str, api_key: str | None) -> dict[str, Any]:
             "a key has printable ASCII characters only, and at least one", field="api_key"
         )
     return {"base_url": address, "headers": {"Authorization": f"Bearer {api_key}"}}
+
+
+def check_address(url: str) -> httpx.URL:
+    """The address of a service, without asking it.
+
+    Raises:
+        Refused: `url` is no address.
+    """
+    try:
+        address = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise Refused(f"{url!r} is not an address: {error}", field="url") from error
+    if address.scheme not in ("http", "https"):
+        raise Refused(f"{url!r} does not begin with http:// or https://", field="url")
+    if not address.host:
+        raise Refused(f"{url!r} names no host", field="url")
+    return address
 
 
 def _request(step: Send, timeout: float) -> dict[str, Any]:

@@ -7,9 +7,12 @@ A flow yields `Send` and is resumed with the response, or with httpx's exception
 
 from __future__ import annotations
 
+import math
 import random
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -49,6 +52,21 @@ _HELD_SECONDS, _HELD_WITH_PROGRESS = 10.0, 1.0
 _BETWEEN_POLLS = 0.2
 _PAGE = 100
 _EXPERIMENTS = "/v1/experiments"
+_end: ContextVar[float] = ContextVar("lacuna_end", default=math.inf)
+"""When the caller stops waiting, on the monotonic clock."""
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """A call inside makes no retry that begins after these seconds: it raises why the last failed.
+
+    Whoever gives up on the call from outside would only know that it took too long.
+    """
+    token = _end.set(time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _end.reset(token)
 
 
 @dataclass(frozen=True)
@@ -119,8 +137,10 @@ class Retries:
             backoff = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(attempt, 10))
             pause = backoff * (0.5 + random.random() / 2) if asked is None else asked
             hopeless = failure.status is not None and failure.status not in RETRIED
-            late = time.monotonic() - began + pause > outage
-            if hopeless or pause > self.longest_wait or (attempt >= self.count and late):
+            now = time.monotonic()
+            late = now - began + pause > outage
+            unheard = now + pause > _end.get()
+            if hopeless or unheard or pause > self.longest_wait or (attempt >= self.count and late):
                 raise failure
             yield Sleep(pause)
             attempt += 1

@@ -121,7 +121,8 @@ def place_along(request: PlacementRequest, curve: PlacementCurve) -> placements.
 
     if any(chunk.tokens is None for chunk in request.chunks):
         raise InvalidRequest(
-            "`text` needs a tokenizer, and offline there is none: give `tokens`, or ask a service",
+            "`text` needs a tokenizer, and offline there is none: give `tokens`, or ask a service "
+            "for the profile by its id, not by its file, or for the model",
             field="chunks.text",
         )
     return place(request, curve)

@@ -14,21 +14,26 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self, get_args
+
+from pydantic import ValidationError
+from pydantic_core import to_json
 
 from lacuna.client.clients import AsyncClient
 from lacuna.client.errors import Refused, ServiceAway
+from lacuna.client.flows import within
 from lacuna.client.offline import OfflinePlacer, curve_of, parse_request, place_along
 from lacuna.client.spans import OrderSpan, order_span
 from lacuna.contract.base import plain
-from lacuna.contract.placements import Chunk, PlacementResponse
+from lacuna.contract.placements import Chunk, PlacementRequest, PlacementResponse
 
-__all__ = ["Placer", "Reorderer", "estimate_tokens", "relevances"]
+__all__ = ["Placer", "Reorderer", "check_options", "estimate_tokens", "relevances"]
 
 _BYTES_PER_TOKEN = 4
 _BUDGET = ("max_tokens", "max_chunks", "prefix_tokens", "suffix_tokens", "separator_tokens")
 _MEANING = ("relevance_scale", "calibration")
 """Fields that say how much fits, and what scores mean."""
+_BEST_FIRST = "the given order counts as best first"
 OnError = Literal["keep", "raise"]
 
 
@@ -61,10 +66,14 @@ class Reorderer:
 
     Attributes:
         counts: how often an order was `placed`, came from the `fallback`, or was `kept` after an
-            error; and, of these, by the reason: the error's code, `timeout` or `breaker_open`.
+            error; of these, by the reason: the error's code, `timeout` or `breaker_open`; and how
+            often no text had a score (`unscored`), so that the given order counted as best first.
 
     Raises:
-        Refused: `max_tokens` without `count_tokens`, when it is made.
+        Refused: when it is made: `placer` or `fallback` cannot place, an option that the API does
+            not know, or `max_tokens` without `count_tokens`. `order` with `on_error="raise"`: as
+            the placer raises it.
+        ServiceAway: `order` with `on_error="raise"`: no answer in time, or it is left alone.
     """
 
     def __init__(
@@ -77,17 +86,24 @@ class Reorderer:
         fallback: Placer | None = None,
         **options: Any,
     ) -> None:
-        if options.get("max_tokens") is not None and count_tokens is None:
-            raise Refused(
-                "max_tokens needs count_tokens: estimated lengths may exceed it", field="max_tokens"
-            )
+        _check_placer("placer", placer)
+        if fallback is not None:
+            _check_placer("fallback", fallback)
+        check_options(options, on_error, counted=count_tokens is not None)
         self._placer = placer
         self._count = count_tokens or estimate_tokens
         self.on_error: OnError = on_error
         self._timeout, self._fallback = timeout, fallback
         self._options = options
         self._breaker = Breaker()
+        self._warned = False
         self.counts: Counter[str] = Counter()
+
+    def warn_unscored(self, message: str) -> None:
+        """Say once that the given order counts as best first, and why."""
+        if not self._warned:
+            self._warned = True
+            warnings.warn(f"{message}: {_BEST_FIRST}", RuntimeWarning, stacklevel=4)
 
     def count(self, text: str) -> int:
         """Tokens of a text, counted or estimated."""
@@ -102,6 +118,7 @@ class Reorderer:
             scores: one for each text, or None for all of them: see `relevances`.
             options: fields of POST /v1/placements, over those of the constructor.
         """
+        self._see(scores)
         with order_span(len(texts)) as span:
             try:
                 if isinstance(self._placer, AsyncClient):
@@ -121,6 +138,7 @@ class Reorderer:
         """`order` without blocking: awaits an `AsyncClient`, runs others in a thread."""
         if not isinstance(self._placer, AsyncClient):
             return await asyncio.to_thread(self.order, texts, scores, **options)
+        self._see(scores)
         with order_span(len(texts)) as span:
             try:
                 chunks, options = self._request(texts, scores, options)
@@ -131,6 +149,12 @@ class Reorderer:
             except Exception as error:
                 return await asyncio.to_thread(self._failed, error, texts, scores, options, span)
             return self._placed(placed, span)
+
+    def _see(self, scores: Sequence[float | None]) -> None:
+        """Count and tell where nothing has a score: a reader must know what the order rests on."""
+        if len(scores) > 1 and all(score is None for score in scores):
+            self.counts["unscored"] += 1
+            self.warn_unscored("no document has a score")
 
     def _request(
         self, texts: Sequence[str], scores: Sequence[float | None], options: Mapping[str, Any]
@@ -143,6 +167,7 @@ class Reorderer:
         ]
         fields = {**self._options, **options}
         if all(score is None for score in scores):
+            check_options(fields, self.on_error, counted=True)
             # Ranks, whatever the caller's own scores mean when there are some.
             fields["relevance_scale"] = "rank"
             fields.pop("calibration", None)
@@ -155,7 +180,7 @@ class Reorderer:
     def _within(
         self, chunks: list[dict[str, Any]], options: Mapping[str, Any]
     ) -> PlacementResponse:
-        """The placer's answer, or TimeoutError.
+        """The placer's answer, or _TimedOutError.
 
         In a thread of its own unless there is nothing to wait for: looking up a name, connecting
         and reading each have a limit of their own in httpx, and none is for all of them together.
@@ -166,7 +191,8 @@ class Reorderer:
 
         def ask() -> None:
             try:
-                found = self._placer.place(chunks, **options)
+                with within(self._timeout):
+                    found = self._placer.place(chunks, **options)
                 assert isinstance(found, PlacementResponse)
                 answers.put(found)
             except BaseException as error:
@@ -176,7 +202,7 @@ class Reorderer:
         try:
             answer = answers.get(timeout=self._timeout)
         except queue.Empty:
-            answer = TimeoutError(f"no answer within {self._timeout:g} s")
+            answer = _TimedOutError(f"no answer within {self._timeout:g} s")
         if isinstance(answer, BaseException):
             self._note(answer)
             raise answer
@@ -185,12 +211,13 @@ class Reorderer:
     async def _awaited(
         self, placer: AsyncClient, chunks: list[dict[str, Any]], options: Mapping[str, Any]
     ) -> PlacementResponse:
-        """The placer's answer, or TimeoutError."""
+        """The placer's answer, or _TimedOutError."""
         try:
-            return await asyncio.wait_for(placer.place(chunks, **options), self._timeout)
+            with within(self._timeout):
+                return await asyncio.wait_for(placer.place(chunks, **options), self._timeout)
         except TimeoutError:
             self._breaker.failed()
-            raise TimeoutError(f"no answer within {self._timeout:g} s") from None
+            raise _TimedOutError(f"no answer within {self._timeout:g} s") from None
         except Exception as error:
             self._note(error)
             raise
@@ -217,7 +244,9 @@ class Reorderer:
         """The order after an error, which is counted."""
         span.failed(_code(error))
         if self.on_error == "raise":
-            raise error if not isinstance(error, _BreakerOpenError) else ServiceAway(_reason(error))
+            if isinstance(error, _BreakerOpenError | _TimedOutError):
+                raise ServiceAway(_reason(error)) from error
+            raise error
         self.counts[_code(error)] += 1
         if self._fallback is not None:
             try:
@@ -261,10 +290,58 @@ class _BreakerOpenError(Exception):
     """The placer failed several times in a row and is left alone for a while."""
 
 
+class _TimedOutError(Exception):
+    """The placer did not answer in time."""
+
+
+def check_options(options: Mapping[str, Any], on_error: OnError, *, counted: bool) -> None:
+    """Options that no request can have are found when a reorderer is made.
+
+    What depends on several fields is left to the placer: a call may add fields.
+
+    Args:
+        options: fields of POST /v1/placements.
+        on_error: `keep` or `raise`.
+        counted: whether lengths are counted, not estimated.
+
+    Raises:
+        Refused: names the field.
+    """
+    if on_error not in get_args(OnError):
+        raise Refused(f"on_error is 'keep' or 'raise', not {on_error!r:.80}", field="on_error")
+    given = {name: plain(value) for name, value in options.items() if value is not None}
+    if "max_tokens" in given and not counted:
+        raise Refused(
+            "max_tokens needs count_tokens: estimated lengths may exceed it", field="max_tokens"
+        )
+    if "chunks" in given:
+        raise Refused("chunks come from the texts", field="chunks")
+    chunk = {"id": "0", "tokens": 1, "relevance": 0.0}
+    try:
+        PlacementRequest.model_validate_json(to_json({**given, "chunks": [chunk]}))
+    except ValidationError as error:
+        faults = [one for one in error.errors(include_url=False) if one["loc"]]
+        if faults:
+            where = ".".join(map(str, faults[0]["loc"]))
+            raise Refused(f"{where}: {faults[0]['msg']}", field=where) from error
+
+
+def _check_placer(name: str, placer: object) -> None:
+    """Raise Refused unless it can place: a path or an address is found before the first order."""
+    if isinstance(placer, type) or not callable(getattr(placer, "place", None)):
+        what = placer.__name__ if isinstance(placer, type) else type(placer).__name__
+        given = f"the class {what}" if isinstance(placer, type) else f"of type {what}"
+        raise Refused(
+            f"{name} is {given}: give an object that places, as Client(url), "
+            "CachedPlacer(client, model=..) or OfflinePlacer(path)",
+            field=name,
+        )
+
+
 def _code(error: Exception) -> str:
     if isinstance(error, _BreakerOpenError):
         return "breaker_open"
-    if isinstance(error, TimeoutError):
+    if isinstance(error, _TimedOutError | TimeoutError):
         return "timeout"
     return str(getattr(error, "code", type(error).__name__))
 

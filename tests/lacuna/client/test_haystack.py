@@ -15,7 +15,7 @@ from haystack import Document, Pipeline
 from haystack.utils import Secret
 
 import lacuna.haystack
-from lacuna import Client
+from lacuna import Client, LacunaError
 from lacuna.haystack import LacunaRanker
 
 
@@ -80,8 +80,28 @@ def test_documents_without_text_count_as_empty_or_are_refused() -> None:
     with pytest.raises(ValueError, match="has no text"):
         LacunaRanker(on_error="raise").run(given)
     ranker = LacunaRanker(timeout=30, options={"model": "gpt2"})
-    with pytest.warns(RuntimeWarning, match="has no text"):
+    with pytest.warns(RuntimeWarning) as told:
         assert ids(ranker.run(given)["documents"]) == ["d1", "d0"]
+    words = [str(one.message) for one in told]
+    assert sum("has no text" in one for one in words) == 2
+    assert sum("no document has a score" in one for one in words) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"url": "profile.json"}, "url"),
+        ({"options": {"relevance_scale": "cosine"}}, "relevance_scale"),
+        ({"options": {"max_tokens": 10}}, "max_tokens"),
+        ({"on_error": "ignore"}, "on_error"),
+    ],
+)
+def test_what_no_run_can_use_is_found_when_it_is_made(
+    arguments: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(LacunaError) as refused:
+        LacunaRanker(**arguments)
+    assert refused.value.field == field
 
 
 @pytest.mark.usefixtures("served")

@@ -56,8 +56,29 @@ def test_it_runs_in_a_chain(client: Any, reversing: Any) -> None:
 
 def test_documents_without_scores_count_best_first(client: Any, reversing: Any) -> None:
     plain = tuple(Document(page_content=str(i)) for i in range(3))
-    result = LacunaReorder(client(reversing), model="gpt2", timeout=30).transform_documents(plain)
+    reorder = LacunaReorder(client(reversing), model="gpt2", timeout=30)
+    with pytest.warns(RuntimeWarning, match="'relevance_score'.* counts as best first"):
+        result = reorder.transform_documents(plain)
     assert [document.page_content for document in result] == ["2", "1", "0"]
+
+
+def test_scores_under_another_key_are_named_in_the_warning(client: Any, reversing: Any) -> None:
+    given = [Document(page_content=str(i), metadata={"score": s}) for i, s in enumerate((0.5, 0.9))]
+    reorder = LacunaReorder(client(reversing), model="gpt2", timeout=30)
+    with pytest.warns(RuntimeWarning) as told:
+        reorder.transform_documents(given)
+    assert len(told) == 1
+    assert "no document has 'relevance_score'" in str(told[0].message)
+    assert "['score'] (score_key names another key)" in str(told[0].message)
+    reorder.transform_documents(given)
+    assert reorder.reorderer.counts == {"placed": 2, "unscored": 2}
+
+
+def test_an_address_or_a_wrong_scale_is_found_when_it_is_made(client: Any, reversing: Any) -> None:
+    with pytest.raises(LacunaError, match="placer is of type str"):
+        LacunaReorder("http://127.0.0.1:8080")  # type: ignore[arg-type]
+    with pytest.raises(LacunaError, match="relevance_scale"):
+        LacunaReorder(client(reversing), relevance_scale="cosine")
 
 
 async def test_a_key_that_was_named_must_be_there(client: Any, async_client: Any) -> None:

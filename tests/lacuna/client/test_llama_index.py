@@ -53,13 +53,21 @@ async def test_async_awaits_or_leaves_the_loop(
 
 def test_nodes_without_scores_count_best_first(client: Any, reversing: Any) -> None:
     reorder = LacunaReorder(client(reversing), model="gpt2", timeout=30)
-    assert ids(reorder.postprocess_nodes(nodes(3, scores=False))) == ["n2", "n1", "n0"]
+    with pytest.warns(RuntimeWarning, match="counts as best first"):
+        assert ids(reorder.postprocess_nodes(nodes(3, scores=False))) == ["n2", "n1", "n0"]
     mixed = nodes(2) + nodes(1, scores=False)
     with pytest.warns(RuntimeWarning, match="no score"):
         assert ids(reorder.postprocess_nodes(mixed)) == ids(mixed)
     strict = LacunaReorder(client(reversing), model="gpt2", on_error="raise")
     with pytest.raises(LacunaError, match="no score"):
         strict.postprocess_nodes(mixed)
+
+
+def test_an_address_or_a_wrong_scale_is_found_when_it_is_made(client: Any, reversing: Any) -> None:
+    with pytest.raises(LacunaError, match="placer is of type str"):
+        LacunaReorder("http://127.0.0.1:8080")  # type: ignore[arg-type]
+    with pytest.raises(LacunaError, match="relevance_scale"):
+        LacunaReorder(client(reversing), relevance_scale="cosine")
 
 
 def test_away_keeps_the_order(client: Any, unreachable: Any) -> None:

@@ -8,12 +8,13 @@ import json
 import threading
 import time
 from collections.abc import Awaitable
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from lacuna import AsyncClient, LacunaError, Reorderer
+from lacuna import AsyncClient, Client, LacunaError, Reorderer, ServiceAway
 from lacuna.client.reorder import estimate_tokens, relevances
 
 
@@ -65,11 +66,98 @@ def test_without_scores_the_order_given_is_a_ranking(client: Any, reversing: Any
         return reversing(request)
 
     reorderer = Reorderer(client(handler), model="gpt2", relevance_scale="distance")
-    reorderer.order(["a", "b", "c"], [None] * 3)
+    with pytest.warns(RuntimeWarning, match="no document has a score: the given order counts"):
+        reorderer.order(["a", "b", "c"], [None] * 3)
     assert seen[0]["relevance_scale"] == "rank"
     assert [chunk["relevance"] for chunk in seen[0]["chunks"]] == [1.0, 2.0, 3.0]
     reorderer.order(["a", "b", "c"], [0.1, 0.2, 0.3])
     assert seen[1]["relevance_scale"] == "distance"
+    reorderer.order(["a", "b", "c"], [None] * 3)  # told once
+    assert reorderer.counts == {"placed": 3, "unscored": 2}
+
+
+async def test_it_is_told_once_without_blocking_too(async_client: Any, reversing: Any) -> None:
+    reorderer = Reorderer(async_client(reversing), model="gpt2", timeout=30)
+    with pytest.warns(RuntimeWarning, match="no document has a score"):
+        await reorderer.aorder(["a", "b"], [None, None])
+    await reorderer.aorder(["a", "b"], [None, None])
+    assert reorderer.counts == {"placed": 2, "unscored": 2}
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"relevance_scale": "cosine"}, "relevance_scale"),
+        ({"strategy": "best"}, "strategy"),
+        ({"relevance_scal": "rank"}, "relevance_scal"),
+        ({"suffix_tokens": -1}, "suffix_tokens"),
+        ({"chunks": []}, "chunks"),
+        ({"on_error": "ignore"}, "on_error"),
+    ],
+)
+def test_options_that_no_request_can_have_are_found_when_it_is_made(
+    client: Any, reversing: Any, options: dict[str, Any], field: str
+) -> None:
+    for curve in ({"model": "gpt2"}, {}):  # an offline placer's curve is its own
+        with pytest.raises(LacunaError, match=field) as refused:
+            Reorderer(client(reversing), **curve, **options)
+        assert refused.value.field == field
+
+
+def test_what_a_call_adds_is_not_asked_for_when_it_is_made(client: Any, reversing: Any) -> None:
+    reorderer = Reorderer(client(reversing), model="gpt2", strategy="cache_prefix")
+    assert reorderer.order(["a", "b"], [0.1, 0.9], previous_order=["0", "1"]) == [1, 0]
+
+
+def test_a_wrong_scale_of_one_call_is_refused_without_scores_too(
+    client: Any, reversing: Any
+) -> None:
+    reorderer = Reorderer(client(reversing), model="gpt2", on_error="raise")
+    with (
+        pytest.warns(RuntimeWarning, match="no document has a score"),
+        pytest.raises(LacunaError, match="relevance_scale"),
+    ):
+        reorderer.order(["a", "b"], [None, None], relevance_scale="cosine")
+
+
+@pytest.mark.parametrize("wrong", ["http://127.0.0.1:8080", Path("profile.json"), None, Client])
+def test_what_cannot_place_is_found_when_it_is_made(
+    client: Any, wrong: Any, reversing: Any
+) -> None:
+    with pytest.raises(LacunaError, match="placer is .*give an object that places"):
+        Reorderer(wrong, model="gpt2")
+    if wrong is not None:
+        with pytest.raises(LacunaError, match="fallback is "):
+            Reorderer(client(reversing), model="gpt2", fallback=wrong)
+
+
+async def test_a_service_that_is_down_is_named_before_the_time_is_over(
+    client: Any, async_client: Any, unreachable: Any
+) -> None:
+    for placer in (client(unreachable), async_client(unreachable)):  # both retry for seconds
+        reorderer = Reorderer(placer, model="gpt2", timeout=1, on_error="raise")
+        with pytest.raises(ServiceAway, match="connection refused"):
+            await reorderer.aorder(["a", "b"], [1.0, 2.0])
+
+
+async def test_no_answer_in_time_is_an_error_of_lacuna(client: Any, async_client: Any) -> None:
+    release = threading.Event()
+
+    def hang(request: httpx.Request) -> httpx.Response:
+        release.wait(10)
+        return httpx.Response(503)
+
+    class Hanging(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            await asyncio.sleep(10)
+            return httpx.Response(503)
+
+    for placer in (client(hang), AsyncClient("http://test", transport=Hanging())):
+        reorderer = Reorderer(placer, model="gpt2", timeout=0.2, on_error="raise")
+        with pytest.raises(ServiceAway, match=r"no answer within 0\.2 s") as raised:
+            await reorderer.aorder(["a", "b"], [1.0, 2.0])
+        assert raised.value.retryable
+    release.set()
 
 
 def test_dropped_texts_are_missing(client: Any, reversing: Any) -> None:
@@ -242,6 +330,8 @@ async def test_a_budget_holds_when_the_given_order_is_kept(
 ) -> None:
     away = client(unreachable, retries=0)
     reorderer = Reorderer(away, model="gpt2", timeout=30, count_tokens=len)
+    with pytest.warns(RuntimeWarning, match="told: the given order counts"):
+        reorderer.warn_unscored("told")
     for order in (reorderer.order, reorderer.aorder):
         with pytest.warns(RuntimeWarning, match="keeps the given order"):
             assert await _maybe(order(["three", "four", "one"], scores, **options)) == kept
