@@ -279,16 +279,31 @@ RECALL_COLUMNS = (
 """Lists of a recall curve that its CSV has, by field."""
 
 
+def recall_rows(profile: Profile) -> list[dict[str, str | float | None]]:
+    """A flat row for each probe and depth; what was not measured is None.
+
+    Raises:
+        InvalidRequest: recall was not measured.
+    """
+    found: list[dict[str, str | float | None]] = []
+    for name, curve in recall_curves(profile.recall).items():
+        columns = {column: getattr(curve, column) for column in RECALL_COLUMNS}
+        for at in range(len(curve.depth)):
+            numbers = {
+                column: None if values is None else values[at] for column, values in columns.items()
+            }
+            found.append({"probe": name, **numbers})
+    return found
+
+
 def recall_csv(profile: Profile) -> bytes:
-    """A row for each probe and depth (RFC 4180); what was not measured is empty.
+    """The rows of recall as CSV (RFC 4180), with a header line; what was not measured is empty.
 
     Raises:
         InvalidRequest: recall was not measured.
     """
     lines = [",".join(("probe", *RECALL_COLUMNS))]
-    for name, curve in recall_curves(profile.recall).items():
-        columns = [getattr(curve, column) for column in RECALL_COLUMNS]
-        for at in range(len(curve.depth)):
-            cells = ("" if values is None else f"{values[at]:.9g}" for values in columns)
-            lines.append(",".join((name, *cells)))
+    for row in recall_rows(profile):
+        cells = ("" if row[column] is None else f"{row[column]:.9g}" for column in RECALL_COLUMNS)
+        lines.append(",".join((str(row["probe"]), *cells)))
     return ("\r\n".join(lines) + "\r\n").encode()

@@ -153,30 +153,51 @@ class Profile(_Answer, profiles.Profile):
                 linestyle=(0, style.dash) if style.dash else "-",
             )  # fmt: skip
 
-    def to_pandas(self, bins: int | None = None) -> pd.DataFrame:
-        """A row for each position, or for each of `bins` equal parts of the prompt.
+    def to_pandas(
+        self, bins: int | None = None, *, curve: Literal["influence", "recall"] | None = None
+    ) -> pd.DataFrame:
+        """The numbers of the profile's CSV, column by column.
 
-        Columns are those of the profile's CSV: masses, which sum to 1 over the rows.
+        Args:
+            bins: of influence: equal parts of the prompt; None gives a row for each position.
+            curve: `influence`: masses, which sum to 1 over the rows. `recall`: a row for each probe
+                and depth. None: influence where it was measured, else recall.
 
         Raises:
+            Refused: the profile has no such curve, or `bins` do not fit it.
             ImportError: pandas is missing: `lacuna-client[figures]`.
         """
         from lacuna import views
 
-        return _frame(views.rows(self, bins), profile=self.id, model=self.model.id)
+        if curve is None:
+            curve = "recall" if self.measured is None else "influence"
+        found: Sequence[Mapping[str, object]]
+        try:
+            found = views.recall_rows(self) if curve == "recall" else views.rows(self, bins)
+        except InvalidRequest as error:
+            raise Refused.of_error(error) from error
+        return _frame(found, profile=self.id, model=self.model.id)
 
     def _repr_html_(self) -> str:
+        from lacuna import pictures
         from lacuna.pictures.profile import describe
 
-        words = describe(self) if self.measured is not None else _recall_words(self)
-        # As an image: the styles of an inline SVG would change the whole notebook.
-        picture = base64.b64encode(self.figure("svg")).decode()
+        shown = "" if self.measured is None else _image(describe(self), self.figure("svg"))
+        if self.recall:
+            shown += _image(_recall_words(self), pictures.recall_svg(self))
         return (
             f"<p><b>{escape(self.model.id)}</b>, {self.request.sequence_length} tokens, profile "
-            f'<code>{self.id}</code></p><p>{escape(words)}</p><img style="max-width:100%" '
-            f'alt="{escape(words)}" src="data:image/svg+xml;base64,{picture}"/>'
-            + _notes(self.warnings)
+            f"<code>{self.id}</code></p>" + shown + _notes(self.warnings)
         )
+
+
+def _image(words: str, svg: bytes) -> str:
+    # Not inline: the styles of an SVG would change the whole notebook.
+    picture = base64.b64encode(svg).decode()
+    return (
+        f'<p>{escape(words)}</p><img style="max-width:100%" alt="{escape(words)}" '
+        f'src="data:image/svg+xml;base64,{picture}"/>'
+    )
 
 
 def _recall_words(profile: profiles.Profile) -> str:

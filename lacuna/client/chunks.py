@@ -48,6 +48,10 @@ def parse_chunks(text: str, name: str = "the text") -> ParsedChunks:
         text: not blank. JSON if it begins with a bracket or a brace, else a table.
         name: of the source, for messages.
 
+    Returns:
+        A named tuple `(fields, lines)`; the chunks are `fields["chunks"]`, and any other fields are
+        options of `place`.
+
     Raises:
         InvalidRequest: names the source, the line and the column at fault.
 

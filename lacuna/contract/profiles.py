@@ -395,7 +395,7 @@ class Profile(ProfileBody):
         yield "model", self.model.id
         yield "tokens", self.request.sequence_length
         if self.shape is not None and self.dead_zone_verdict is not None:
-            yield "shape", self.shape.class_
+            yield "shape", self.shape.class_ if self.shape.decided else "undecided"
             yield "dead_zone", zone_words(self.dead_zone, self.dead_zone_verdict)
         for name, curve in (self.recall or {}).items():
             yield f"recall of {name}", curve.verdict

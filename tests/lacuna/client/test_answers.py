@@ -18,6 +18,7 @@ import lacuna
 from lacuna import Comparison, ExperimentResult, OfflinePlacer, PlacementResponse, Profile, Refused
 from lacuna.comparisons import compare
 from lacuna.contract import comparisons, placements, profiles
+from lacuna.contract.recall import RecallCurve
 from lacuna.views import columns_of
 
 EXAMPLES = Path(__file__).parents[3] / "openapi" / "examples"
@@ -271,6 +272,35 @@ def test_importing_them_imports_neither_matplotlib_nor_pandas_nor_scipy() -> Non
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     ).stdout
     assert said.strip() == "set()"
+
+
+def test_recall_stands_beside_influence(
+    measured: Profile, recall_curve: RecallCurve, served: profiles.Profile
+) -> None:
+    both = Profile.of(measured.model_copy(update={"recall": {"facts": recall_curve}}))
+    said = both._repr_html_()
+    ET.fromstring(f"<div>{said}</div>")
+    assert said.count("data:image/svg+xml;base64,") == 2
+    assert "Probability of recalling facts" in said
+    assert "Share of the influence" in said
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    frame = both.to_pandas(curve="recall")
+    assert list(frame["probability"]) == recall_curve.probability
+    assert set(frame["probe"]) == {"facts"}
+    assert "measured" in both.to_pandas().columns
+    alone = Profile.of(served)
+    assert len(alone.to_pandas()) == 5
+    with pytest.raises(Refused, match="recall was not measured"):
+        measured.to_pandas(curve="recall")
+    with pytest.raises(Refused, match="recall alone"):
+        alone.to_pandas(curve="influence")
+
+
+def test_an_undecided_shape_is_not_named(measured: Profile) -> None:
+    assert measured.shape is not None
+    assert f"shape='{measured.shape.class_}'" in repr(measured)
+    open_ = measured.shape.model_copy(update={"decided": False})
+    assert "shape='undecided'" in repr(measured.model_copy(update={"shape": open_}))
 
 
 def test_recall_alone_shows_itself(served: profiles.Profile) -> None:

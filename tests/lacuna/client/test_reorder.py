@@ -124,7 +124,7 @@ def test_a_wrong_scale_of_one_call_is_refused_without_scores_too(
 def test_what_cannot_place_is_found_when_it_is_made(
     client: Any, wrong: Any, reversing: Any
 ) -> None:
-    with pytest.raises(LacunaError, match="placer is .*give an object that places"):
+    with pytest.raises(LacunaError, match=r"placer is .*give an object that places"):
         Reorderer(wrong, model="gpt2")
     if wrong is not None:
         with pytest.raises(LacunaError, match="fallback is "):
