@@ -20,6 +20,8 @@ EXPERIMENT_METHOD_VERSION = "1"
 """Changes whenever the same request gives other numbers; part of every experiment's id."""
 LEAST_QUESTIONS = 12
 """Questions below which nothing is claimed."""
+ADVISED_QUESTIONS = 100
+"""Questions below which a result says that it stands on few."""
 MAX_QUESTIONS = 1_000
 MAX_QUESTION_CHUNKS = 100
 """Chunks of one question."""
@@ -347,6 +349,8 @@ class ExperimentEstimate(Wire):
     cost: Rounded | None = None
     """At the endpoint's prices; null where they are not known here."""
     minutes: Rounded | None = None
+    warnings: list[str] = Field(default=[])
+    """What makes a result doubtful, as far as the questions alone tell."""
 
 
 ENDPOINT_CALLS = 64

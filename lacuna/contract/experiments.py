@@ -63,13 +63,15 @@ class ExperimentVerdict(Wire):
     decision: ExperimentDecision
     """`use`: one order is better than the reference, beyond chance; or the reference itself, since
     no order gains `smallest_effect` and some lose. `no_difference`: every order is within
-    `smallest_effect` of the reference. `not_enough`: neither is certain."""
+    `smallest_effect` of the reference. `not_enough`: neither is certain, or these questions cannot
+    tell: no order scores `smallest_effect`, or no order changes a prompt."""
     order: OrderName | None
     """Which order to use; null unless the decision is `use`."""
     words: str
     """One or two sentences."""
     more_questions: int | None
-    """About how many more would decide; null unless the decision is `not_enough`."""
+    """About how many more would decide. Null unless the decision is `not_enough`, and where more
+    questions like these would not decide."""
 
 
 class SameOrder(Wire):

@@ -29,6 +29,7 @@ from lacuna.contract.experiments import (
 )
 from lacuna.evidence import arms
 from lacuna.evidence.arms import Arm, Comparisons
+from lacuna.experiments.doubts import few, without_answer
 from lacuna.placement.score_calibration import fit
 
 F64 = npt.NDArray[np.float64]
@@ -117,7 +118,12 @@ def summarise(request: ExperimentRequest, table: Table, origin: Origin) -> Exper
         calibration_note=why_none,
         recall_by_place=_by_place(table),
         usage=origin.usage,
-        warnings=[*origin.warnings, *_warnings(request, table, found, controls)],
+        warnings=[
+            *origin.warnings,
+            *_warnings(request, table, found, controls),
+            *(few(found.questions) if found.detectable is not None else []),
+            *without_answer(request, origin.scoring),
+        ],
     )
     return ExperimentResult.model_validate(rounded_tree(result.model_dump()))
 
@@ -153,6 +159,11 @@ def _interval(found: arms.Interval) -> Interval:
 def _verdict(request: ExperimentRequest, found: Comparisons) -> ExperimentVerdict:
     made = arms.decide(found, request.smallest_effect)
     names, d = request.arms, request.smallest_effect
+    if (why := _cannot_tell(found, made, d)) is not None:
+        return ExperimentVerdict(
+            decision="not_enough", order=None, words=f"Nothing can be told: {why}.",
+            more_questions=None,
+        )  # fmt: skip
     words = {
         "use": _use,
         "no_difference": _no_difference,
@@ -163,6 +174,25 @@ def _verdict(request: ExperimentRequest, found: Comparisons) -> ExperimentVerdic
         order=None if made.arm is None else names[made.arm],
         words=words,
         more_questions=made.more,
+    )
+
+
+def _cannot_tell(found: Comparisons, made: arms.Verdict, d: float) -> str | None:
+    """Why no number of such questions would decide; None if they could.
+
+    Scores that are all smaller than `d` differ by less than `d` whatever an order does: that is
+    no evidence that order makes no difference.
+    """
+    if found.detectable is None or made.decision == "use":
+        return None
+    if not any(arm.changed for arm in found.arms):
+        return "no order changes a single prompt"
+    best = max(arm.mean.value for arm in found.arms)
+    if best >= d:
+        return None
+    return (
+        f"no order scores more than {best:.3f}, and {d:g} is the smallest difference that matters "
+        "to you. A model that answers almost nothing cannot show whether order matters"
     )
 
 
@@ -180,15 +210,25 @@ def _use(names: Sequence[str], found: Comparisons, made: arms.Verdict, d: float)
     more = f" Also better than {names[0]}: {', '.join(also)}." if also else ""
     return (
         f"Use {names[best]}: it scores {arm.difference.value:.3f} more than {names[0]} (95% "
-        f"interval for all orders together {arm.joint.low:.3f} to {arm.joint.high:.3f}).{more}"
+        f"interval for all orders together {arm.joint.low:.3f} to {arm.joint.high:.3f})."
+        f"{_matters(arm, d)}{more}"
     )
+
+
+def _matters(arm: Arm, d: float) -> str:
+    """Whether a gain that is surely above zero is as large as what matters."""
+    if arm.joint.low >= d:
+        return ""
+    if arm.joint.high < d:
+        return f" It is surely better, but by less than the {d:g} that matters to you."
+    return f" It is surely better, but perhaps by less than the {d:g} that matters to you."
 
 
 def _no_difference(names: Sequence[str], found: Comparisons, made: arms.Verdict, d: float) -> str:
     ends = [max(-arm.joint.low, arm.joint.high) for arm in found.arms]
     return (
         f"It makes no difference (less than {d:g}): with 95% confidence every order scores within "
-        f"{max(ends):.3f} of {names[0]}."
+        f"{max(ends):z.3f} of {names[0]}."
     )
 
 
@@ -200,8 +240,8 @@ def _not_enough(names: Sequence[str], found: Comparisons, made: arms.Verdict, d:
     arm = found.arms[at]
     return (
         f"{more} whether an order differs from {names[0]} by {d:g}. So far {names[at]} scores "
-        f"{arm.difference.value:+.3f} (95% interval for all orders together {arm.joint.low:+.3f} "
-        f"to {arm.joint.high:+.3f})."
+        f"{arm.difference.value:+z.3f} (95% interval for all orders together "
+        f"{arm.joint.low:+z.3f} to {arm.joint.high:+z.3f})."
     )
 
 

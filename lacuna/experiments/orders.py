@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -152,8 +153,8 @@ def check(request: ExperimentRequest) -> None:
     """Refuse what a worker would refuse anyway.
 
     Raises:
-        InvalidRequest: the template cannot be used, or a question's scores or pins contradict their
-            scale or each other; names the field.
+        InvalidRequest: the template cannot be used, or shows no order; all orders are one; or a
+            question's scores or pins contradict their scale or each other; names the field.
         TooLarge: more tokens than an experiment may read, or than its own budget allows.
     """
     tokens = prompt_tokens(request)
@@ -169,12 +170,40 @@ def check(request: ExperimentRequest) -> None:
     fixed = request.model_copy(
         update={"orders": plain or ["given"], "reference": (plain or ["given"])[0]}
     )
+    moved = len(plain) < len(request.arms)  # a curve's order is not known here
     for number, question in enumerate(request.questions):
         made = orders(fixed, number)
+        moved = moved or len({made[name] for name in plain}) > 1
         if number < _TRIED:
             render(question, next(iter(made.values())))
             if request.closed_book:
                 _try_closed_book(render, request, number)
+    _check_template_shows_order(render, request)
+    if not moved:
+        raise InvalidRequest(
+            f"`orders`: all of them give the chunks in the order {request.reference}; name "
+            "another order",
+            field="orders",
+        )
+
+
+def _check_template_shows_order(render: Renderer, request: ExperimentRequest) -> None:
+    """Refuse a template whose prompt stays the same when the chunks change places."""
+    telling = (asked for asked in request.questions if len({c.text for c in asked.chunks}) > 1)
+    tried = list(islice(telling, _TRIED))
+    for asked in tried:
+        forward = range(len(asked.chunks))
+        shifted = [*forward[1:], 0]  # unlike the reverse, it also moves the chunk in the middle
+        if any(
+            render(asked, forward) != render(asked, order) for order in (forward[::-1], shifted)
+        ):
+            return
+    if tried:
+        raise InvalidRequest(
+            "`template`: the prompt stays the same when the chunks change places; write the text "
+            "of each of the `chunks`",
+            field="template",
+        )
 
 
 def _try_closed_book(render: Renderer, request: ExperimentRequest, number: int) -> None:

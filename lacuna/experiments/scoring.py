@@ -15,6 +15,9 @@ REGEX_SECONDS = 0.2
 GOLD_SECONDS = 10.0
 """For all patterns on all chunks; chunks after that count as without the answer."""
 
+UNANSWERED_SECONDS = 1.0
+"""For all patterns on all chunks, before anything is read."""
+
 
 def normalized(text: str) -> str:
     """Lower case, no punctuation, no articles, single spaces, as Liu et al. and SQuAD compare.
@@ -84,6 +87,25 @@ def gold(questions: Sequence[ExperimentQuestion], scoring: Scoring) -> list[list
         return _stands_in(asked.answers, chunk.text)
 
     return [[holds(asked, chunk) for chunk in asked.chunks] for asked in questions]
+
+
+def unanswered(questions: Sequence[ExperimentQuestion], scoring: Scoring) -> int:
+    """Questions none of whose chunks holds the answer, by `gold` where it is given.
+
+    More lenient than `gold`: a text holds the answer wherever it stands, as in a reply. Questions
+    whose patterns take too long are not counted.
+    """
+    deadline = time.monotonic() + UNANSWERED_SECONDS
+
+    def holds(asked: ExperimentQuestion, chunk: ExperimentChunk) -> bool:
+        if chunk.gold is not None:
+            return chunk.gold
+        if scoring != "regex":
+            return contains(chunk.text, asked.answers)
+        until = min(deadline, time.monotonic() + REGEX_SECONDS)
+        return _matches(asked.answers, chunk.text, until) or time.monotonic() >= until
+
+    return sum(not any(holds(asked, chunk) for chunk in asked.chunks) for asked in questions)
 
 
 def _stands_in(answers: Sequence[str], text: str) -> bool:

@@ -19,6 +19,7 @@ from lacuna.contract.experiment_requests import (
     estimate,
     experiment_cost,
 )
+from lacuna.experiments.doubts import doubts
 from lacuna.experiments.orders import check
 from lacuna.placement.profile_curve import of_profile
 from service.answers.profiles import (
@@ -61,6 +62,11 @@ class Experiments:
             As `submit`, without QueueFull.
         """
         queue = await self._checked(request)
+        warnings = await self.compute(doubts, request)
+        found = await self._estimate(request, queue)
+        return found.model_copy(update={"warnings": warnings})
+
+    async def _estimate(self, request: ExperimentRequest, queue: QueueName) -> ExperimentEstimate:
         if queue == "endpoints":
             endpoint = self.profiles.endpoints.find(request.model)
             cost = await self.compute(of_experiment, request, endpoint)

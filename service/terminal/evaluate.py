@@ -70,8 +70,8 @@ def evaluate_orders(
         str,
         typer.Argument(
             metavar="FILE",
-            help="JSON lines, or `-` for stdin. Each has `question`, `chunks` (each with `id`, "
-            "`text` and `score`, in the order used today) and `answers`.",
+            help="JSON, one question a line or an array; `-` for stdin. Each has `question`, "
+            "`chunks` (each with `id`, `text` and `score`, in the order used today) and `answers`.",
         ),
     ],
     model: Annotated[
@@ -132,6 +132,7 @@ def evaluate_orders(
             Option("FILE", "questions", fields["questions"]),
         ],
     )
+    _refuse_file(profile)
     validated(ExperimentRequest, built, lines)
     if csv is not None:
         _check_file("--csv", csv, _is_table)
@@ -174,18 +175,26 @@ def _is_result(path: Path) -> bool:
 
 def _questions(source: str) -> tuple[list[Any], dict[int, str]]:
     """The questions of a file, and what to call each of them."""
+    from lacuna.experiments.files import questions_of
+
     text, name = read_source(source)
-    found: list[Any] = []
-    lines: dict[int, str] = {}
-    for at, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        lines[len(found)] = f"{name} line {at}"
-        try:
-            found.append(parse_json(line, lines[len(found)]))
-        except InvalidRequest as error:
-            fail(error.detail, Status.USAGE)
-    return found, lines
+    try:
+        return questions_of(text, name, parse_json)
+    except InvalidRequest as error:
+        fail(error.detail, Status.USAGE)
+
+
+def _refuse_file(profile: str | None) -> None:
+    """`lacuna place` takes the file of a profile; here the service reads the profile itself."""
+    if profile is None or re.fullmatch(r"[0-9a-f]{32}", profile):
+        return
+    if not Path(profile.removeprefix("@")).is_file():
+        return  # the check of the request says what an id is
+    fail(
+        f"--profile: {profile} is a file; give the id of a profile that the service holds: `id` in "
+        "that file, if it measured it. `lacuna profile` measures one and prints its id",
+        Status.USAGE,
+    )
 
 
 def _template(path: str) -> dict[str, Any]:
@@ -272,7 +281,7 @@ def estimate_report(found: ExperimentEstimate) -> list[str]:
         lines.append(f"cost: at most {found.cost:.4g}, at the endpoint's prices")
     if found.minutes is not None:
         lines.append(f"about {_minutes(found.minutes)}")
-    return lines
+    return [*lines, *(f"note: {clean(warning)}" for warning in found.warnings)]
 
 
 def _minutes(minutes: float) -> str:
@@ -296,15 +305,15 @@ def _cells(order: ExperimentOrder, found: ExperimentResult) -> list[str]:
     if order.name == found.reference:
         return [name, score, "reference", "", "", "", ""]
     nats = order.log_difference
-    joint = f"{order.joint_low:+.3f} to {order.joint_high:+.3f}"
+    joint = f"{order.joint_low:+z.3f} to {order.joint_high:+z.3f}"
     return [
         name,
         score,
-        f"{order.difference.value:+.3f}",
+        f"{order.difference.value:+z.3f}",
         joint,
         number(order.p),
         f"{order.flips:.0%}",
-        "" if nats is None else f"{nats.value:+.2f}",
+        "" if nats is None else f"{nats.value:+z.2f}",
     ]
 
 
@@ -338,7 +347,7 @@ def _controls(found: ExperimentResult) -> Iterator[str]:
     same, closed = found.controls.a_a, found.controls.closed_book
     if same is not None:
         gap = same.difference
-        words = f"{gap.value:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"
+        words = f"{gap.value:+z.3f} ({gap.low:+z.3f} to {gap.high:+z.3f})"
         said = "a difference where there is none: trust no verdict" if same.found else "as expected"
         yield f"control, the reference against itself: {words}, {said}"
     if closed is not None:

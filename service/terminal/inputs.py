@@ -241,7 +241,8 @@ def _sentence(field: str, message: str, names: Mapping[str, str]) -> str:
     own = f"`{field}`"
     if message.startswith(own) and not message.startswith(f"{own}: "):
         return _words(message, names)
-    return f"{_flag(field, names)}: {_words(message.removeprefix(f'{own}: '), names)}"
+    flag, words = _flag(field, names), _words(message.removeprefix(f"{own}: "), names)
+    return f"{flag}: {words.removeprefix(f'{flag}: ')}"  # several fields may be one option
 
 
 def _words(message: str, names: Mapping[str, str]) -> str:

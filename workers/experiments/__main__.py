@@ -19,10 +19,12 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from lacuna.contract.calibrations import RelevanceScale
-from lacuna.contract.errors import LacunaError
+from lacuna.contract.errors import InvalidRequest, LacunaError
 from lacuna.contract.experiment_requests import ExperimentRequest, OrderName
 from lacuna.contract.experiments import ROW_COLUMNS, ExperimentOrder, ExperimentResult
 from lacuna.contract.validation import error_message, number_of, whole_of
+from lacuna.experiments.doubts import doubts
+from lacuna.experiments.files import questions_of
 from lacuna.experiments.orders import check
 from lacuna.placement.curve import PlacementCurve
 from lacuna.placement.profile_curve import of_profile
@@ -105,14 +107,17 @@ def _curve(path: Path) -> PlacementCurve:
 
 
 def _lines(path: Path) -> list[Any]:
-    found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if line.strip():
-            try:
-                found.append(json.loads(line))
-            except ValueError as error:
-                raise Unusable(f"{path} line {number}: not JSON: {error}") from None
-    return found
+    try:
+        return questions_of(path.read_text(encoding="utf-8"), str(path), _json)[0]
+    except InvalidRequest as error:
+        raise Unusable(error.detail) from None
+
+
+def _json(text: str, name: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{name}: not JSON: {error}") from None
 
 
 def _template(path: Path) -> dict[str, Any]:
@@ -175,7 +180,7 @@ def _text(found: ExperimentResult) -> str:
     if controls.a_a is not None:
         same = controls.a_a.difference
         lines.append(
-            f"the reference again: {same.value:+.3f} ({same.low:+.3f} to {same.high:+.3f})"
+            f"the reference again: {same.value:+z.3f} ({same.low:+z.3f} to {same.high:+z.3f})"
         )
     if controls.closed_book is not None:
         lines.append(f"without chunks: {controls.closed_book:.3f}")
@@ -188,9 +193,9 @@ def _text(found: ExperimentResult) -> str:
 
 
 def _line(one: ExperimentOrder) -> str:
-    joint = f"{one.joint_low:+.3f} to {one.joint_high:+.3f}"
+    joint = f"{one.joint_low:+z.3f} to {one.joint_high:+z.3f}"
     return (
-        f"{one.name:18} {one.mean:7.3f} {one.difference.value:+11.3f}  {joint:18} {one.flips:6.1%}"
+        f"{one.name:18} {one.mean:7.3f} {one.difference.value:+z11.3f}  {joint:18} {one.flips:6.1%}"
     )
 
 
@@ -203,6 +208,8 @@ def _print_cost(request: ExperimentRequest, endpoint: Endpoint, *, as_json: bool
         f"about {found.calls:,} calls, {found.prompt_tokens:,} tokens in, "
         f"{found.generated_tokens:,} out, cost {found.cost:.4g}, {found.minutes:.1f} minutes"
     )
+    for warning in doubts(request):
+        print(f"note: {warning}")
 
 
 def _fail(reason: str, status: int) -> int:
@@ -216,7 +223,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Compare orders of chunks on your own questions at a served model.",
     )
     parser.add_argument("name", help="of the endpoint in the settings, with or without `endpoint:`")
-    parser.add_argument("file", type=Path, help="questions, one JSON object a line")
+    parser.add_argument("file", type=Path, help="questions as JSON, one a line, or an array")
     parser.add_argument("--settings", type=Path, default=Path("endpoints.toml"))
     parser.add_argument("--orders", help=f"some of {', '.join(get_args(OrderName))}")
     parser.add_argument("--reference", help="what the others are compared with; default given")

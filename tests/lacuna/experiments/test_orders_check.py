@@ -42,6 +42,11 @@ def test_what_can_be_run_passes(fields: dict[str, Any]) -> None:
     ("fields", "error", "field"),
     [
         ({"template": {"jinja": "{{ 9 ** 9 }}"}}, InvalidRequest, "template"),
+        (
+            {"orders": ["relevance_first", "document_order"], "score": 1.0},
+            InvalidRequest,
+            "orders",
+        ),
         ({"template": {"ask": "{question} {who}"}}, InvalidRequest, "template.ask"),
         (
             {"template": {"jinja": "{% for c in chunks %}{{ c.text }}{% endfor %}"}},
@@ -61,3 +66,40 @@ def test_what_cannot_is_refused_by_name(
     with pytest.raises(error) as caught:
         check(asked)
     assert caught.value.field == field
+
+
+def told_apart(**fields: Any) -> ExperimentRequest:
+    """Two questions, one whose chunks are alike and one with three that are not."""
+    alike = [{"id": name, "text": "same", "score": 1.0} for name in "ab"]
+    other = [{"id": name, "text": f"text {name}", "score": 1.0} for name in "abc"]
+    asked = [{"question": "q", "answers": ["a"], "chunks": chunks} for chunks in (alike, other)]
+    return ExperimentRequest.model_validate(
+        {"model": "gpt2", "questions": asked, "orders": ["random"], **fields}
+    )
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "Q {{ question }}",
+        "{{ question }} {{ chunks|length }}",
+        "{{ question }}{% for c in chunks %} [{{ c.number }}]{% endfor %}",
+        "{{ question }}{% for c in chunks %}{{ c.text if c.text == 'no' else '-' }}{% endfor %}",
+    ],
+)
+def test_a_template_that_shows_no_order_is_refused(template: str) -> None:
+    with pytest.raises(InvalidRequest, match="stays the same") as caught:
+        check(told_apart(template={"jinja": template}))
+    assert caught.value.field == "template"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ question }}{% for c in chunks %}{{ c.text }}{% endfor %}",
+        "{{ question }}{% for c in chunks %}{% if loop.first %}{{ c.text }}{% endif %}{% endfor %}",
+        "{{ question }}{% for c in chunks %}{{ c.text if loop.index == 2 else '-' }}{% endfor %}",
+    ],
+)
+def test_a_template_that_shows_some_of_the_order_passes(template: str) -> None:
+    check(told_apart(template={"jinja": template}))

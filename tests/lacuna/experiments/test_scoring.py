@@ -5,7 +5,7 @@ import time
 import pytest
 
 from lacuna.contract.experiment_requests import ExperimentQuestion, Scoring
-from lacuna.experiments.scoring import gold, right
+from lacuna.experiments.scoring import gold, right, unanswered
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,18 @@ def asked(*chunks: tuple[str, bool | None], answers: list[str]) -> ExperimentQue
 def test_chunks_with_the_answer_are_found_by_whole_words() -> None:
     one = asked(("In 1957.", None), ("It was 5.", None), ("no", True), ("5", False), answers=["5"])
     assert gold([one], "contains")[0] == [False, True, True, False]
+
+
+def test_questions_whose_answer_stands_in_no_chunk_are_counted() -> None:
+    there = asked(("The river Ara.", None), ("Bel", None), answers=["zzz", "the ARA"])
+    inside = asked(("東京は首都です", None), ("no", None), answers=["東京"])
+    nowhere = asked(("Ara", None), ("Bel", None), answers=["zzz"])
+    marked = asked(("Ara", True), ("Bel", None), answers=["zzz"])
+    denied = asked(("zzz", False), ("Bel", False), answers=["zzz"])
+    assert unanswered([there, inside, nowhere, marked, denied], "contains") == 2
+    year = asked(("In 1957.", None), ("never", None), answers=[r"19\d\d"])
+    assert unanswered([year], "regex") == 0
+    assert unanswered([year], "contains") == 1
 
 
 def test_patterns_find_their_chunks() -> None:

@@ -115,7 +115,64 @@ def test_a_dry_run_says_what_it_takes(
     printed = lacuna.prints("evaluate", questions, *MODEL, "--dry-run", server=stack.url)
     assert "2 questions, at most 12 prompts" in printed
     assert "seconds" in printed
+    assert "note: 2 questions are too few: no verdict is given below 12" in printed
     assert worker.idle()
+
+
+def test_a_file_is_one_json_value_too(
+    lacuna: Any, stack: Stack, worker: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "guide.json"
+    for asked in (ASKED["questions"][0], ASKED["questions"]):
+        path.write_text(json.dumps(asked, indent=2))
+        lacuna.prints("evaluate", str(path), *MODEL, "--no-wait", server=stack.url)
+        found = understood(worker.claim()).questions
+        assert len(found) == (1 if isinstance(asked, dict) else len(asked))
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("{{ 9 ** 9 }}", "a power"),
+        ("{% for %}", "line 1: "),
+        ("{{ question }}", "the prompt stays the same when the chunks change places"),
+    ],
+)
+@pytest.mark.parametrize("dry", [["--dry-run"], ["--no-wait"]])
+def test_a_template_is_refused_and_named_once(
+    lacuna: Any, stack: Stack, questions: str, tmp_path: Path, source: str, said: str, dry: Any
+) -> None:
+    (tmp_path / "bad.jinja").write_text(source)
+    options = ["--template", str(tmp_path / "bad.jinja"), *dry]
+    refused = lacuna.fails(1, "evaluate", questions, *MODEL, *options, server=stack.url)
+    assert said in refused
+    assert refused.count("--template") == 1
+
+
+def test_a_profile_is_an_id(lacuna: Any, questions: str, tmp_path: Path) -> None:
+    saved = tmp_path / "profile.json"
+    saved.write_text("{}")
+    options = ["--orders", "advised", "--profile"]
+    refused = lacuna.fails(2, "evaluate", questions, *MODEL, *options, str(saved))
+    assert "is a file; give the id of a profile" in refused
+    assert "32 hex digits" in lacuna.fails(2, "evaluate", questions, *MODEL, *options, "none")
+
+
+def test_the_other_name_of_a_score_is_told(lacuna: Any, tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_text(json.dumps(ASKED["questions"][0]).replace('"score"', '"relevance"'))
+    assert "did you mean `score`?" in lacuna.fails(2, "evaluate", str(path), *MODEL)
+
+
+def test_zero_has_no_sign() -> None:
+    console = Console(width=80, file=io.StringIO(), color_system=None)
+    small = {"value": -1e-9, "low": -1e-7, "high": -0.0}
+    change = {"difference": small, "log_difference": small, "joint_low": -1e-7, "joint_high": -0.0}
+    orders = [RESULT["orders"][0], {**RESULT["orders"][1], **change}]
+    controls = {**RESULT["controls"], "a_a": {"difference": small, "questions": 2, "found": False}}
+    result = {**RESULT, "orders": orders, "controls": controls}
+    experiment_report(console, ExperimentResult.model_validate(result))
+    assert "-0.0" not in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -87,13 +87,73 @@ def test_scores_too_low_to_differ_are_said(
 ) -> None:
     """Ten times as probable at the end, and yet "less than .05"."""
     found = go(request_of(60, orders=ALL), place_reader(lambda depth: 0.003 * 10**depth)).result
-    assert found.verdict.decision == "no_difference"
+    assert (found.verdict.decision, found.verdict.more_questions) == ("not_enough", None)
+    assert "no order scores more than 0.0" in found.verdict.words
     assert any("could hardly show" in one for one in found.warnings)
     nats = {one.name: one.log_difference for one in found.orders}["relevance_last"]
     assert nats is not None
     assert nats.low > 1
     room = go(request_of(60, orders=ALL), place_reader(lambda _: 0.5)).result
     assert not any("could hardly show" in one for one in room.warnings)
+
+
+def test_a_model_that_never_answers_shows_nothing(
+    request_of: Ask, place_reader: type[PlaceReader], go: Callable[..., Finding]
+) -> None:
+    """Answers that stand nowhere: no evidence that order makes no difference."""
+    asked = request_of(12).model_dump(mode="json")
+    for question in asked["questions"]:
+        question["answers"] = ["zzz"]
+    nowhere = ExperimentRequest.model_validate(asked)
+    for request, rung in ((nowhere, "text"), (request_of(12), "answer")):
+        found = go(request, place_reader(lambda _: 0.0, rung=rung)).result
+        assert (found.verdict.decision, found.verdict.order) == ("not_enough", None)
+        assert found.verdict.more_questions is None
+        assert "A model that answers almost nothing" in found.verdict.words
+        assert "no difference (" not in found.verdict.words
+        assert any("12 questions are few" in one for one in found.warnings)
+        missing = [one for one in found.warnings if "12 of 12 questions (100%)" in one]
+        assert len(missing) == (request is nowhere)
+
+
+def test_orders_that_change_no_prompt_show_nothing(
+    request_of: Ask, place_reader: type[PlaceReader], go: Callable[..., Finding]
+) -> None:
+    same = request_of(20, orders=["relevance_first"])
+    found = go(same, place_reader(lambda _: 0.5, noise=0.1)).result.verdict
+    assert (found.decision, found.more_questions) == ("not_enough", None)
+    assert "no order changes a single prompt" in found.words
+
+
+@pytest.mark.parametrize(
+    ("smallest", "words"),
+    [
+        (0.02, None),
+        (0.05, "perhaps by less than the 0.05 that matters"),
+        (0.1, "but by less than the 0.1 that matters"),
+    ],
+)
+def test_a_gain_is_held_against_what_matters(
+    request_of: Ask,
+    place_reader: type[PlaceReader],
+    go: Callable[..., Finding],
+    smallest: float,
+    words: str | None,
+) -> None:
+    """The best chunk stands in the middle; first is far worse, last a little better."""
+    fields = {"orders": ["relevance_first", "relevance_last"], "smallest_effect": smallest}
+    asked = request_of(60, **fields).model_dump(mode="json")
+    for question in asked["questions"]:
+        chunks = question["chunks"]
+        question["chunks"] = [*chunks[2:4], chunks[0], chunks[4], chunks[1]]
+        if chunks[1]["text"].endswith(question["answers"][0]):
+            question["chunks"][2], question["chunks"][4] = chunks[1], chunks[0]
+    reader = place_reader(lambda depth: (0.1, 0.6, 0.65)[round(2 * depth)], noise=0.02)
+    found = go(ExperimentRequest.model_validate(asked), reader).result
+    assert (found.verdict.decision, found.verdict.order) == ("use", "relevance_last")
+    said = found.verdict.words
+    assert ("surely better" in said) == (words is not None)
+    assert (words or "Use") in said
 
 
 def test_few_questions_are_not_enough(

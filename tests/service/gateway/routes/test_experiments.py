@@ -126,6 +126,7 @@ async def test_a_dry_run_estimates_and_queues_nothing(
     assert (estimate["questions"], estimate["prompts"]) == (2, 12)
     assert estimate["multiply_adds"] > 0
     assert estimate["minutes"] == pytest.approx(estimate["multiply_adds"] / 1.7e10 / 60, rel=1e-4)
+    assert estimate["warnings"] == ["2 questions are too few: no verdict is given below 12"]
     assert worker.idle()
     unknown = await client.post("/v1/experiments", json=body(dry_run=True, model="of/nobody"))
     assert unknown.json()["multiply_adds"] is None
@@ -142,6 +143,8 @@ async def test_a_dry_run_estimates_and_queues_nothing(
         ({"scoring": "regex", "questions": None}, 422, "invalid_request", "questions"),
         ({"budget": {"max_calls": 1}}, 422, "too_large", "budget.max_calls"),
         ({"template": {"jinja": "{% for"}}, 422, "invalid_request", None),
+        ({"template": {"jinja": "Q {{ question }}"}}, 422, "invalid_request", "template"),
+        ({"orders": ["relevance_first"]}, 422, "invalid_request", "orders"),
     ],
 )
 async def test_what_no_worker_could_run_is_refused_before_it_waits(
