@@ -75,7 +75,7 @@ class Advice:
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """An order to judge instead of the curve's own (`strategies.candidate`)."""
+    """An order to judge instead of the curve's own (made by `strategies`, chosen by `answer`)."""
 
     name: str
     solution: OrderSolution

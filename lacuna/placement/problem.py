@@ -132,7 +132,10 @@ class OrderProblem:
 
     def scores(self, orders: I64) -> F64:
         """What the search maximises, for a batch of orders [B, m]: the value, with ties broken."""
-        mass = self.masses(orders)
+        return self.scores_of(orders, self.masses(orders))
+
+    def scores_of(self, orders: I64, mass: F64) -> F64:
+        """`scores` where the influence on each chunk is known, both of shape [.., m]."""
         total: F64 = (mass * self.weight.take(orders)).sum(axis=-1)
         if self.objective != "worst_case":
             return total

@@ -99,8 +99,9 @@ def best_order(problem: OrderProblem) -> OrderSolution:
 def by_rank(problem: OrderProblem) -> OrderSolution:
     """The best order as if all chunks had their mean length: ranks and the curve decide.
 
-    The value and the bound are those of the real lengths. No chunk gets a better
-    place than one of higher relevance because it is shorter.
+    The value and the bound are those of the real lengths. No chunk gets a better place than one of
+    higher relevance because it is shorter. Equally long chunks in the order of their ranks are best
+    for every objective, hence the simplest is enough.
 
     Raises:
         ValueError: no order satisfies the pins and groups.
@@ -213,9 +214,10 @@ def fast_orders(
 ) -> I64:
     """A good order under each of K curves.
 
-    Equal slots are filled by relevance. Where length may decide, they are also filled by weight
-    per token, chunks go outside in by that weight, and the order that is worth most under the
-    curve wins.
+    Equal slots are filled by relevance, which is best for every objective when chunks are equally
+    long: the top chunks have the best places. Where length may decide, slots are also filled by
+    weight per token, chunks go outside in by that weight, and the order that is worth most under
+    the curve wins.
 
     Args:
         problem: chunks, pins and groups; its own cumulative curve is not read.
@@ -244,8 +246,7 @@ def fast_orders(
     start = problem.offsets(both)
     edges = np.stack([start, start + problem.span[both]])
     at = _at_rows(trained, rows[:, None, None], curves.coordinates(edges, problem.tokens))
-    value = ((at[1] - at[0]) * problem.weight[both]).sum(axis=2)
-    best: I64 = both[rows, value.argmax(axis=1)]
+    best: I64 = both[rows, problem.scores_of(both, at[1] - at[0]).argmax(axis=1)]
     return best
 
 

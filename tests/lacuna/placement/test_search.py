@@ -459,3 +459,24 @@ def test_every_curve_gets_its_own_order() -> None:
         rising, falling = search.fast_orders(problem, curves, trained, by_length=by_length)
         assert rising.tolist() == [2, 1, 0]
         assert falling.tolist() == [0, 1, 2]
+
+
+def test_fast_orders_follow_the_objective() -> None:
+    """The worst-off of the top chunks is better off than under the order for the mean."""
+    better = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        lengths, weights = rng.integers(20, 200, 7), rng.random(7)
+        curves = prepare(named_curve("u")[None], skip=0, smoothing=0.0)
+        F = cumulative(curves.influence, int(lengths.sum()) + 60)
+        worst, mean = (
+            OrderProblem(F, lengths, weights, 20, objective=name)
+            for name in ("worst_case", "mean_visibility")
+        )
+        trained = curves.chosen_on[None]
+        own = search.fast_orders(worst, curves, trained, by_length=True)[0]
+        other = search.fast_orders(mean, curves, trained, by_length=True)[0]
+        assert worst.value(own) >= worst.value(other) * (1 - 1e-9)
+        assert mean.value(other) >= mean.value(own) * (1 - 1e-9)
+        better += worst.value(own) > worst.value(other) * (1 + 1e-9)
+    assert better > 5
