@@ -31,7 +31,7 @@ import numpy as np
 
 from lacuna.contract.placements import PlacementRequest
 from lacuna.placement import document_curves
-from lacuna.placement.advice import Advice, advise
+from lacuna.placement.advice import INFLUENCE_MARGIN, Advice, advise
 from lacuna.placement.answer import place
 from lacuna.placement.curve import PlacementCurve
 from lacuna.placement.document_curves import DocumentCurves
@@ -126,7 +126,8 @@ def ask(one: Request, curves: DocumentCurves) -> tuple[Advice, OrderProblem]:
     relevance = weigh(one.scores, WIRE.get(one.scale, "score"), lengths=one.lengths)  # type: ignore[arg-type]
     length = int(one.lengths.sum()) + 60
     problem = OrderProblem(cumulative(curves.influence, length), one.lengths, relevance.weights, 20)
-    return advise(problem, curves, by_length=relevance.by_length), problem
+    found = advise(problem, curves, by_length=relevance.by_length, margin=INFLUENCE_MARGIN)
+    return found, problem
 
 
 def true_gain(

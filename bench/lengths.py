@@ -24,7 +24,7 @@ from advice import requests, true_gain
 from population import norms
 
 from lacuna.placement import document_curves
-from lacuna.placement.advice import advise
+from lacuna.placement.advice import INFLUENCE_MARGIN, advise
 from lacuna.placement.document_curves import DocumentCurves
 from lacuna.placement.problem import OrderProblem
 from lacuna.placement.relevance import weigh
@@ -83,7 +83,7 @@ def judge(
             problem = OrderProblem(
                 cumulative(curves.influence, length), lengths, relevance.weights, 10
             )
-            advice = advise(problem, curves, by_length=relevance.by_length)
+            advice = advise(problem, curves, by_length=relevance.by_length, margin=INFLUENCE_MARGIN)
             gain, said = true_gain(advice, problem, one.chance, truth), advice.gain["given"]
             assert said is not None
             tally.asked += 1

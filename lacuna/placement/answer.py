@@ -79,6 +79,7 @@ def _advise(request: PlacementRequest, curve: PlacementCurve, asked: Assembled) 
         document_order=_document_order(asked),
         candidate=_candidate(request, curve, asked),
         unsure=curve.unsure,
+        margin=curve.margin,
     )
 
 

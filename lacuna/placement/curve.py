@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from lacuna.architectures.table import find
 from lacuna.contract.placements import Architecture, Confidence, Source
+from lacuna.placement.advice import INFLUENCE_MARGIN
 from lacuna.placement.document_curves import DocumentCurves, exact
 from lacuna.theory import kernels, rollout
 from lacuna.theory.curve import cumulative
@@ -75,6 +76,11 @@ class PlacementCurve:
         """Bytes of its arrays."""
         own = 0 if self.influence is None else self.influence.nbytes
         return own + (0 if self.documents is None else self.documents.nbytes)
+
+    @property
+    def margin(self) -> float:
+        """What an order must gain over the safe fixed rule to be proposed (`advice.advise`)."""
+        return INFLUENCE_MARGIN if self.basis in ("measured", "prediction") else 0.0
 
     @property
     def anchored(self) -> bool:

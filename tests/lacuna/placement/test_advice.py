@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lacuna.placement import document_curves
-from lacuna.placement.advice import TIE, advise, gains
+from lacuna.placement.advice import INFLUENCE_MARGIN, TIE, Gain, advise, gains
 from lacuna.placement.document_curves import DocumentCurves, exact, prepare
 from lacuna.placement.problem import FREE, OrderProblem
 from lacuna.placement.search import RULES, best_order
@@ -204,3 +204,33 @@ def test_flat_curves_are_left_alone_and_gains_are_covered() -> None:
     assert reordered <= 0.05 * asked / 2 + 3
     assert harmed <= 0.01 * asked
     assert covered >= 0.92 * asked
+
+
+def test_a_small_gain_over_the_safe_rule_is_not_trusted_on_influence() -> None:
+    """Influence ranks places only roughly as recall does: see INFLUENCE_MARGIN."""
+    curves = prepare(noisy(recency(), 64, np.random.default_rng(0), sd=0.3))
+    one = problem(curves, LENGTHS, FALLING)
+    own = advise(one, curves, by_length=False)
+    over = own.gain["zigzag_best_last"]
+    assert own.name != "zigzag_best_last"
+    assert over is not None
+    assert 0 < over.value < INFLUENCE_MARGIN
+    found = advise(one, curves, by_length=False, margin=INFLUENCE_MARGIN)
+    assert (found.name, found.decision) == ("zigzag_best_last", "reorder")
+    assert found.order.tolist() == [1, 3, 4, 2, 0]
+    assert found.gain["zigzag_best_last"] == Gain(0.0, 0.0, 0.0)
+    zigzag = problem(curves, LENGTHS, FALLING[[1, 3, 4, 2, 0]])
+    assert advise(zigzag, curves, by_length=False, margin=INFLUENCE_MARGIN).decision == "keep"
+
+
+def test_a_large_gain_over_the_safe_rule_is_followed() -> None:
+    """Nothing is heard at the front, where the safe rule puts the second best chunk."""
+    curves = prepare(noisy(np.linspace(0.02, 2, BINS) ** 3, 64, np.random.default_rng(0), sd=0.3))
+    one = problem(curves, LENGTHS, np.array([0.5, 0.5, 0.03, 0.02, 0.01]))
+    plain, careful = (
+        advise(one, curves, by_length=False, margin=margin) for margin in (0.0, INFLUENCE_MARGIN)
+    )
+    assert careful.order.tolist() == plain.order.tolist()
+    over = careful.gain["zigzag_best_last"]
+    assert over is not None
+    assert over.value > INFLUENCE_MARGIN
