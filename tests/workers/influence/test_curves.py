@@ -173,3 +173,13 @@ def test_ranks_are_those_of_twenty_intervals() -> None:
     constant = told.prediction_to_wire(np.full(N, 1 / N), made(norms))
     assert constant.spearman is None
     assert constant.spearman_band is None
+
+
+def test_ranks_tell_tiny_masses_apart() -> None:
+    """Attention alone leaves 1e-70 at the end of a prompt, and the rank of that counts."""
+    norms = documents(20, 7)
+    falling = 10.0 ** -np.linspace(0, 70, N)
+    found = told.prediction_to_wire(falling / falling.sum(), made(norms))
+    gentle = told.prediction_to_wire(np.linspace(2, 1, N) / (1.5 * N), made(norms))
+    assert found.spearman == gentle.spearman
+    assert found.spearman_band == gentle.spearman_band
