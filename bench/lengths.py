@@ -11,6 +11,8 @@ shows what it is worth by the ratio of the lengths.
 - covered: the interval of the gain over the caller's order holds the gain on the other documents,
   whose own noise is part of what is missed (the rows of ratio 1 show how much)
 - changed for the worse: the decision was `reorder` and the gain is negative; at most 5%
+- at any price: the same if the length did not count, which is why there is no decision where the
+  prompt is shorter than half of the profile or longer than eight times
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from advice import requests, true_gain
 from population import norms
 
 from lacuna.placement import document_curves
-from lacuna.placement.advice import INFLUENCE_MARGIN, advise
+from lacuna.placement.advice import advise
+from lacuna.placement.curve import PlacementCurve
 from lacuna.placement.document_curves import DocumentCurves
 from lacuna.placement.problem import OrderProblem
 from lacuna.placement.relevance import weigh
@@ -39,6 +42,7 @@ class Tally:
     covered: int = 0
     reordered: int = 0
     worse: int = 0
+    regardless: int = 0
     said: float = 0.0
     true: float = 0.0
 
@@ -46,13 +50,13 @@ class Tally:
         n, changed = self.asked, max(self.reordered, 1)
         return (
             f"| {name} | {n} | {self.covered / n:.3f} | {self.reordered / n:.3f} "
-            f"| {self.worse / n:.4f} | {self.said / changed:+.3f} | {self.true / changed:+.3f} |"
+            f"| {self.worse / n:.4f} | {self.regardless / n:.4f} | {self.said / changed:+.3f} | {self.true / changed:+.3f} |"
         )
 
 
 HEAD = (
     "| profile and prompt, tokens | requests | covered | reordered | changed for the worse "
-    "| gain said | true gain |\n|---|---|---|---|---|---|---|"
+    "| at any price | gain said | true gain |\n|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -64,15 +68,26 @@ def mean_of(found: np.ndarray) -> DocumentCurves:
     return document_curves.prepare(mean[None], skip=0, smoothing=0.0)
 
 
+def measured(found: np.ndarray) -> PlacementCurve:
+    return PlacementCurve(
+        source="measured",
+        basis="measured",
+        level="medium",
+        documents=document_curves.prepare(found),
+        length=found.shape[1],
+    )
+
+
 def judge(
     tally: Tally,
-    curves: DocumentCurves,
+    curve: PlacementCurve,
     truth: DocumentCurves,
     tokens: int,
     count: int,
     rng: np.random.Generator,
 ) -> None:
     """Add `count` requests whose prompt has `tokens` tokens."""
+    curves = curve.curves(tokens)
     while count > 0:
         for one in requests(rng):
             count -= 1
@@ -83,12 +98,15 @@ def judge(
             problem = OrderProblem(
                 cumulative(curves.influence, length), lengths, relevance.weights, 10
             )
-            advice = advise(problem, curves, by_length=relevance.by_length, margin=INFLUENCE_MARGIN)
+            advice = advise(problem, curves, by_length=relevance.by_length, margin=curve.margin)
             gain, said = true_gain(advice, problem, one.chance, truth), advice.gain["given"]
             assert said is not None
             tally.asked += 1
             tally.covered += said.low - 1e-9 <= gain <= said.high + 1e-9
             if advice.decision == "reorder":
+                tally.regardless += gain < -1e-9
+                if curve.unsure_at(length) is not None:
+                    continue
                 tally.reordered += 1
                 tally.worse += gain < -1e-9
                 tally.said += said.value
@@ -106,14 +124,14 @@ def main() -> None:
     profiles, truths = {}, {}
     for length in options.lengths:
         found = norms(length, options.documents)
-        profiles[length] = [document_curves.prepare(found[at::2]) for at in (0, 1)]
+        profiles[length] = [measured(found[at::2]) for at in (0, 1)]
         truths[length] = [mean_of(found[at::2]) for at in (0, 1)]
     rows: dict[tuple[int, int], Tally] = defaultdict(Tally)
     for profile in options.lengths:
         for prompt in options.lengths:
             for at in (0, 1):
-                curves, truth = profiles[profile][at], truths[prompt][1 - at]
-                judge(rows[profile, prompt], curves, truth, prompt, options.requests // 2, rng)
+                curve, truth = profiles[profile][at], truths[prompt][1 - at]
+                judge(rows[profile, prompt], curve, truth, prompt, options.requests // 2, rng)
     print(HEAD)
     for (profile, prompt), tally in sorted(rows.items()):
         print(tally.row(f"{profile} -> {prompt}"))

@@ -78,7 +78,7 @@ def _advise(request: PlacementRequest, curve: PlacementCurve, asked: Assembled) 
         by_length=asked.relevance.by_length,
         document_order=_document_order(asked),
         candidate=_candidate(request, curve, asked),
-        unsure=curve.unsure,
+        unsure=curve.unsure_at(asked.problem.tokens),
         margin=curve.margin,
     )
 
@@ -163,7 +163,12 @@ def _answer(
         dead_zone=zone,
         suggestions=_suggestions(request, curve, problem, order, placed),
         confidence=curve.confidence(length),
-        warnings=[*curve.warnings, *_too_long(curve, length), *_none_fit(request, ids)],
+        warnings=[
+            *curve.warnings,
+            *curve.length_warnings(length),
+            *_too_long(curve, length),
+            *_none_fit(request, ids),
+        ],
     )
 
 

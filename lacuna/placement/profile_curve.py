@@ -150,6 +150,8 @@ def _of_recall(body: ProfileBody) -> PlacementCurve:
         unsure = (
             f"{len(groups)} groups of facts are too few for an interval, which takes {LEAST_GROUPS}"
         )
+    elif found.verdict in _VERDICTS:
+        unsure = _VERDICTS[found.verdict]
     if not groups.any():
         raise InvalidRequest("the model recalled no fact at any depth", field="source")
     length = max(1, round(found.prompt_tokens))

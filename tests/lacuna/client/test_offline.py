@@ -40,7 +40,10 @@ def test_the_best_chunk_goes_where_the_curve_is_high(tmp_path: Path, saved: dict
     path.write_text(json.dumps(saved))
     for source in (path, str(path), saved, Profile.of_answer(json.dumps(saved))):
         placed = OfflinePlacer(source).place(chunks())
-        assert placed.order == ["b", "d", "c", "a"]
+        # The rising curve asks for b, d, c, a; that gains too little over a zigzag to be trusted.
+        assert placed.order == ["c", "b", "d", "a"]
+        optimal = OfflinePlacer(source).place(chunks(), strategy="optimal")
+        assert optimal.order == ["b", "d", "c", "a"]
     by_other_curve = OfflinePlacer(path).place(
         chunks(), source="last_token_attention", strategy="optimal"
     )
@@ -73,8 +76,8 @@ def test_options_and_refusals(saved: dict[str, Any]) -> None:
 
 async def test_reorderers_work_offline(saved: dict[str, Any]) -> None:
     reorderer = Reorderer(OfflinePlacer(saved))
-    assert reorderer.order(["x" * 40] * 3, [0.9, 0.1, 0.5]) == [1, 2, 0]
-    assert await reorderer.aorder(["x" * 40] * 3, [0.9, 0.1, 0.5]) == [1, 2, 0]
+    assert reorderer.order(["x" * 40] * 3, [0.9, 0.1, 0.5]) == [2, 1, 0]
+    assert await reorderer.aorder(["x" * 40] * 3, [0.9, 0.1, 0.5]) == [2, 1, 0]
 
 
 def test_haystack_places_from_a_file(tmp_path: Path, saved: dict[str, Any]) -> None:
@@ -85,7 +88,7 @@ def test_haystack_places_from_a_file(tmp_path: Path, saved: dict[str, Any]) -> N
     path.write_text(json.dumps(saved))
     documents = [haystack.Document(id=str(i), content="x" * 40, score=1.0 - i) for i in range(3)]
     result = LacunaRanker(profile_path=str(path)).run(documents)["documents"]
-    assert [one.id for one in result] == ["2", "1", "0"]
+    assert [one.id for one in result] == ["1", "2", "0"]
 
 
 def test_a_profile_of_a_newer_service_is_read(saved: dict[str, Any]) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from lacuna.contract.placements import PlacementRequest
-from lacuna.contract.profiles import ProfileSummary
-from lacuna.placement.profile_curve import by_suitability
+from lacuna.contract.profiles import Profile, ProfileSummary
+from lacuna.placement.answer import place
+from lacuna.placement.profile_curve import by_suitability, of_body
 
 
 def summary(name: str, **changes: Any) -> ProfileSummary:
@@ -75,3 +78,20 @@ def test_the_prompts_length_counts_everything_that_stands_in_it() -> None:
     text = [{"id": "a", "text": "word " * 800, "relevance": 1.0}]
     assert best(short, long, chunks=text) == "b"
     assert best(short, long, chunks=[]) == "a"
+
+
+@pytest.mark.parametrize("verdict", ["varies", "flat", "undecided", "floor", "ceiling"])
+def test_recall_decides_only_where_its_own_test_does(
+    make_served: Callable[..., Profile], verdict: str
+) -> None:
+    """A curve that may be the same at all depths gives no order with certainty."""
+    groups = [[0.1, 0.1, 0.2, 0.5, 0.9]] * 16
+    profile = make_served(by_group=groups)
+    assert profile.recall is not None
+    found = profile.recall["facts"].model_copy(update={"verdict": verdict})
+    body = profile.model_copy(update={"recall": {"facts": found}})
+    chunks = [{"id": str(i), "tokens": 50, "relevance": 0.9 - i / 5} for i in range(4)]
+    asked = PlacementRequest.model_validate({"density": [1.0], "chunks": chunks})
+    curve = of_body(body, "recall")
+    advice = place(asked, dataclasses.replace(curve, length=200)).advice
+    assert advice.decision == ("reorder" if verdict == "varies" else "undecided")
