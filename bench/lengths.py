@@ -50,7 +50,8 @@ class Tally:
         n, changed = self.asked, max(self.reordered, 1)
         return (
             f"| {name} | {n} | {self.covered / n:.3f} | {self.reordered / n:.3f} "
-            f"| {self.worse / n:.4f} | {self.regardless / n:.4f} | {self.said / changed:+.3f} | {self.true / changed:+.3f} |"
+            f"| {self.worse / n:.4f} | {self.regardless / n:.4f} | {self.said / changed:+.3f} "
+            f"| {self.true / changed:+.3f} |"
         )
 
 

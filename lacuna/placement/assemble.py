@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -19,6 +19,8 @@ from lacuna.placement.selection import count_chunks, hit_curve_error, select_chu
 
 MOST_WEIGHED = 200
 """Chunks that `max_chunks: "auto"` weighs one by one, which bounds its time."""
+_KNOWS = 0.95
+"""A calibration whose Brier score is a larger share of the base rate's says little of a chunk."""
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -76,9 +78,17 @@ def _relevance(request: PlacementRequest, tokens: I64) -> Relevance:
     given = request.calibration
     calibration = None if given is None else Calibration.from_dict(given.model_dump())
     try:
-        return weigh(scores, request.relevance_scale, lengths=tokens, calibration=calibration)
+        found = weigh(scores, request.relevance_scale, lengths=tokens, calibration=calibration)
     except ValueError as error:
         raise InvalidRequest(str(error), field="chunks.relevance") from error
+    if given is not None and given.reliability.brier > _KNOWS * given.reliability.brier_base:
+        note = (
+            "the calibration knows hardly more than the base rate "
+            f"(Brier score {given.reliability.brier:.3g}, base rate alone "
+            f"{given.reliability.brier_base:.3g}): without it, scores count by rank"
+        )
+        found = replace(found, notes=(*found.notes, note))
+    return found
 
 
 def _fitting(request: PlacementRequest, tokens: I64, weights: F64) -> tuple[I64, _Dropped]:

@@ -313,14 +313,15 @@ def _advice(zone: DeadZone, n: int, last_is_heard: bool) -> str:
     """
     margin = max(1.0, _MARGIN * n)
     before, after = zone.start > margin, zone.end < n - margin
+    best = "The curve's best places are"
     if before and after:
-        return f"Put what matters before token {zone.start} or after token {zone.end - 1}."
+        return f"{best} before token {zone.start} and after token {zone.end - 1}."
     if before and last_is_heard:
-        return f"Put what matters before token {zone.start}, and the question at the very end."
+        return f"{best} before token {zone.start} and the very end."
     if before:
-        return f"Put what matters before token {zone.start}: the very end is not heard well either."
+        return f"{best} before token {zone.start}; the very end is not among them."
     if after:
-        return f"Put what matters after token {zone.end - 1}."
+        return f"{best} after token {zone.end - 1}."
     heard = ["the very beginning"] * (zone.start > 0) + ["the very end"] * last_is_heard
     apart = f"Apart from {' and '.join(heard)}, no" if heard else "No"
     return f"{apart} place in this prompt is heard well."

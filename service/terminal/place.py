@@ -263,12 +263,15 @@ def _sentences(answer: PlacementResponse) -> list[str]:
     reasons = "; ".join(clean(reason) for reason in confidence.reasons) or confidence.basis
     known = answer.method != "exact" and answer.gap is not None
     at_most = f", at most {answer.gap:.2%} below the best" if known else ""
+    # Only the optimum claims to be near the best.
+    method = f" ({answer.method}{at_most})" if answer.strategy == "optimal" else ""
     advice = answer.advice
     lines = [
         f"advice: {advice.decision.replace('_', ' ')}: {clean(advice.reason)}",
         *_gains(answer),
-        f"value: {number(answer.value)} ({answer.method}{at_most})",
-        f"prompt: {answer.prompt_tokens} tokens; dead zone: {zone_span(answer.dead_zone)}",
+        f"value: {number(answer.value)}{method}",
+        f"prompt: {answer.prompt_tokens} tokens{_around(answer)}",
+        f"dead zone: {zone_span(answer.dead_zone)}",
         f"curve: {_curve(answer)}",
         f"confidence: {confidence.level} ({reasons})",
     ]
@@ -278,6 +281,17 @@ def _sentences(answer: PlacementResponse) -> list[str]:
     lines += [f"note: {clean(note)}" for note in answer.relevance.notes]
     lines += [f"suggestion: {clean(one.detail)}" for one in answer.suggestions]
     return lines + [f"note: {clean(warning)}" for warning in answer.warnings]
+
+
+def _around(answer: PlacementResponse) -> str:
+    """What stands before and after the chunks, which holds the best places on many models."""
+    if not answer.placements:
+        return ""
+    first, last = answer.placements[0], answer.placements[-1]
+    before, after = first.offset, answer.prompt_tokens - last.offset - last.tokens
+    if before == after == 0:
+        return ", nothing but chunks (--prefix-tokens, --suffix-tokens)"
+    return f", {before} before the chunks and {after} after them"
 
 
 def _curve(answer: PlacementResponse) -> str:

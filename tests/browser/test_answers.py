@@ -363,8 +363,8 @@ def test_theory_says_what_it_means(stack: Stack, open_page: Any) -> None:
         f"{stack.url}/#/theory?architecture=llama-2-7b&tokens=512&lambda=0.1"
     ).page
     expect(page.locator("#theory-lead")).to_have_text(
-        "By theory, before any training: Put what matters before token 129, and the question at "
-        "the very end."
+        "By theory, before any training: The curve's best places are before token 129 and the "
+        "very end."
     )
     body = {"architecture": "llama-2-7b", "sequence_length": 512, "bins": 512}
     answer = httpx.post(f"{stack.url}/v1/rollouts", json=body).json()

@@ -76,7 +76,7 @@ def test_defaults(body: dict[str, Any]) -> None:
     assert len(answer.assumptions) == 4
     assert any("trained weights change the curve" in one for one in answer.assumptions)
     assert any("Dead zone: tokens" in sentence for sentence in answer.summary)
-    assert any("Put what matters" in sentence for sentence in answer.summary)
+    assert any("best places are" in sentence for sentence in answer.summary)
     assert answer.cesaro.width_by_depth[-1].layers == layers
 
 
@@ -512,9 +512,9 @@ def test_the_quietest_place_in_words(argmin: int, n: int, words: str) -> None:
 @pytest.mark.parametrize(
     ("body", "advice"),
     [
-        ({"architecture": "bloom-176b"}, "241: the very end is not heard well either."),
-        ({"layers": 12}, ", and the question at the very end."),
-        ({"layers": 24, "heads": 16, "kernel": {"type": "alibi"}}, "Put what matters after token "),
+        ({"architecture": "bloom-176b"}, "241; the very end is not among them."),
+        ({"layers": 12}, " and the very end."),
+        ({"layers": 24, "heads": 16, "kernel": {"type": "alibi"}}, "best places are after token "),
         (
             {"layers": 12, "mixing": {"type": "constant", "value": 0.02}},
             "Apart from the very end, no place in this prompt is heard well.",
@@ -537,7 +537,7 @@ def test_advice_sends_the_question_where_the_curve_is_heard(
     assert any(advice in sentence for sentence in answer.summary), answer.summary
     name = "residual_content" if "residual_content" in answer.predictions else "residual"
     last = answer.sequence_length * answer.predictions[name].influence[-1]
-    assert ("question at the very end" in " ".join(answer.summary)) <= (last >= 0.75)
+    assert (" and the very end." in " ".join(answer.summary)) <= (last >= 0.75)
 
 
 def test_the_quietest_place_of_a_plain_model_is_just_before_the_end() -> None:
