@@ -9,6 +9,7 @@ from haystack import Document, component, default_from_dict, default_to_dict
 from haystack.utils import Secret, deserialize_secrets_inplace
 
 from lacuna.client.clients import DEFAULT_URL, Client, check_address
+from lacuna.client.errors import Refused
 from lacuna.client.offline import OfflinePlacer
 from lacuna.client.reorder import OnError, Placer, Reorderer, check_options
 
@@ -31,7 +32,7 @@ class LacunaRanker:
         fallback_path: str | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
-        """Nothing is connected or read before the first run.
+        """Profiles are read now; nothing is connected before the first run.
 
         :param url: address of the service.
         :param api_key: if the service asks for one.
@@ -52,6 +53,9 @@ class LacunaRanker:
         self.options = dict(options or {})
         self._reorderer: Reorderer | None = None
         check_options(self.options, on_error, counted=False)
+        # A file that is missing is found now, and not by the first question.
+        self._profile = None if profile_path is None else OfflinePlacer(profile_path)
+        self._fallback = None if fallback_path is None else OfflinePlacer(fallback_path)
         if profile_path is None:
             check_address(url)
 
@@ -107,7 +111,7 @@ class LacunaRanker:
             if document.content is None:
                 message = f"document {document.id} has no text: only texts can be ranked"
                 if self.on_error == "raise":
-                    raise ValueError(message)
+                    raise Refused(message)
                 warnings.warn(message, RuntimeWarning, stacklevel=3)
         return [one.content or "" for one in documents], [one.score for one in documents]
 
@@ -115,18 +119,17 @@ class LacunaRanker:
         """What places, made at the first run; its `counts` tell what was placed and kept."""
         if self._reorderer is None:
             placer: Placer
-            if self.profile_path is not None:
-                placer = OfflinePlacer(self.profile_path)
+            if self._profile is not None:
+                placer = self._profile
             else:
                 key = self.api_key.resolve_value() if self.api_key else None
                 # The reorderer's own limit counts; a second attempt would come after it.
                 placer = Client(self.url, api_key=key, timeout=self.timeout, retries=0)
-            fallback = None if self.fallback_path is None else OfflinePlacer(self.fallback_path)
             self._reorderer = Reorderer(
                 placer,
                 on_error=self.on_error,
                 timeout=self.timeout,
-                fallback=fallback,
+                fallback=self._fallback,
                 **self.options,
             )
         return self._reorderer

@@ -362,16 +362,21 @@ def relevances(scores: Sequence[float | None], count: int) -> list[float]:
     """Scores as they are. Without any, ranks: 1 for the first, as a retriever gives its results.
 
     Raises:
-        Refused: some are missing, or one is not finite: guessing would make a chunk without a
-            score the best or the worst.
+        Refused: some are missing, or one is not a finite number: guessing would make a chunk
+            without a score the best or the worst.
     """
+    if len(scores) != count:
+        raise Refused(f"{count} documents and {len(scores)} scores: give a score or None for each")
     known = [score for score in scores if score is not None]
     if not known:
         return [float(rank + 1) for rank in range(count)]
     if len(known) < count:
         missing = [i for i, score in enumerate(scores) if score is None]
         raise Refused(f"documents {missing} have no score, others have: score all or none")
-    result = [float(score) for score in known]
+    try:
+        result = [float(score) for score in known]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Refused(f"a score is not a number: {error}") from error
     if not all(map(math.isfinite, result)):
         raise Refused("a score is NaN or infinite")
     return result

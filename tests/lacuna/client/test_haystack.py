@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,6 +17,7 @@ from haystack.utils import Secret
 
 import lacuna.haystack
 from lacuna import Client, LacunaError
+from lacuna.contract.profiles import Profile
 from lacuna.haystack import LacunaRanker
 
 
@@ -77,7 +79,7 @@ def test_away_keeps_the_order() -> None:
 @pytest.mark.usefixtures("served")
 def test_documents_without_text_count_as_empty_or_are_refused() -> None:
     given = [Document(id="d0"), Document(id="d1")]
-    with pytest.raises(ValueError, match="has no text"):
+    with pytest.raises(LacunaError, match="has no text"):
         LacunaRanker(on_error="raise").run(given)
     ranker = LacunaRanker(timeout=30, options={"model": "gpt2"})
     with pytest.warns(RuntimeWarning) as told:
@@ -102,6 +104,24 @@ def test_what_no_run_can_use_is_found_when_it_is_made(
     with pytest.raises(LacunaError) as refused:
         LacunaRanker(**arguments)
     assert refused.value.field == field
+
+
+@pytest.mark.parametrize("name", ["profile_path", "fallback_path"])
+def test_a_profile_is_read_when_it_is_made(name: str, tmp_path: Path, profile: Profile) -> None:
+    path = tmp_path / "profile.json"
+    with pytest.raises(FileNotFoundError):
+        LacunaRanker(**{name: str(path)})
+    path.write_text("{}")
+    with pytest.raises(LacunaError, match="holds no profile"):
+        LacunaRanker(**{name: str(path)})
+    path.write_text(profile.model_dump_json(by_alias=True))
+    options = {} if name == "profile_path" else {"model": "gpt2"}
+    ranker = LacunaRanker("http://127.0.0.1:9", **{name: str(path)}, options=options)
+    assert len(copy.deepcopy(ranker).run(documents())["documents"]) == 4
+    path.unlink()
+    assert len(ranker.run(documents())["documents"]) == 4
+    path.write_text(profile.model_dump_json(by_alias=True))
+    assert LacunaRanker.from_dict(ranker.to_dict()).to_dict() == ranker.to_dict()
 
 
 @pytest.mark.usefixtures("served")

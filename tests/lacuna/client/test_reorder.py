@@ -27,11 +27,24 @@ def test_scores_are_taken_as_they_are_or_from_the_order() -> None:
 
 @pytest.mark.parametrize(
     ("scores", "message"),
-    [([-1.2, None, -3.0, -0.5], r"\[1\] have no score"), ([1.0, float("nan")], "NaN")],
+    [
+        ([-1.2, None, -3.0, -0.5], r"\[1\] have no score"),
+        ([1.0, float("nan")], "NaN"),
+        ([1.0, "high"], "not a number"),
+        ([1.0, [2.0]], "not a number"),
+        ([1.0, 10**400], "not a number"),
+    ],
 )
 def test_a_missing_score_among_others_is_an_error(scores: Any, message: str) -> None:
     with pytest.raises(LacunaError, match=message):
         relevances(scores, len(scores))
+
+
+def test_each_text_has_a_score_or_none() -> None:
+    with pytest.raises(LacunaError, match="2 documents and 3 scores"):
+        relevances([1.0, 2.0, 3.0], 2)
+    with pytest.raises(LacunaError, match="2 documents and 0 scores"):
+        relevances([], 2)
 
 
 def test_lengths_are_counted_or_estimated_also_without_spaces() -> None:

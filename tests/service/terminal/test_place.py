@@ -293,9 +293,11 @@ def test_bad_options_are_one_clear_line(
 
 
 def test_texts_need_a_tokenizer(lacuna: Any, saved: Save) -> None:
-    assert "chunks.text: `text` needs a tokenizer" in lacuna.fails(
+    said = lacuna.fails(
         1, "place", "-", "--profile", saved(), stdin="id, text, relevance\na, hello, 1\n"
     )
+    assert "chunks.text: `text` needs a tokenizer" in said
+    assert "by its id, not by its file, or for the model" in said
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "nothing", '{"id": 3}'])
