@@ -314,6 +314,9 @@ def _verdict(over: Gain | None) -> tuple[Decision, str]:
             "reorder",
             f"gain {percent(over.value)} in visibility over the caller's order, {between}",
         )
+    if over.high < -TIE:
+        lost = f"another order loses against the caller's: {percent(over.value)}, {between}"
+        return "keep", lost
     if over.high < MATTERS:
         return "keep", f"another order gains next to nothing over the caller's, {between}"
     return "undecided", (

@@ -180,7 +180,8 @@ export function decision({ advice, gain, placements }) {
   const how = advice.name === "curve" || !RULES[advice.name] ? "" : ` (${RULES[advice.name]})`;
   if (advice.decision === "reorder") return `Reorder${how}: what matters is heard ${over ?? "better"} than in your order.`;
   if (advice.decision === "keep") {
-    return gain.given?.value ? `Keep your order: another gains next to nothing, ${over}.` : "Keep your order: it is the one that the curve asks for.";
+    if (!gain.given?.value) return "Keep your order: it is the one to take, as far as the curve can tell.";
+    return gain.given.high < 0 ? `Keep your order: another would be heard ${over}.` : `Keep your order: another gains next to nothing, ${over}.`;
   }
   return `Undecided, so keep your order: ${over ? `another would be heard ${over}, but ` : ""}${advice.reason.replace(/^the gain over the caller's order may be zero: .*; /, "the gain may be zero; ")}.`;
 }

@@ -234,3 +234,13 @@ def test_a_large_gain_over_the_safe_rule_is_followed() -> None:
     over = careful.gain["zigzag_best_last"]
     assert over is not None
     assert over.value > INFLUENCE_MARGIN
+
+
+def test_an_order_that_loses_is_not_said_to_gain_nothing() -> None:
+    curves = prepare(noisy(recency() ** 3, 64, np.random.default_rng(0), sd=0.3))
+    best = problem(curves, LENGTHS, FALLING[::-1].copy())
+    found = advise(best, curves, by_length=False, margin=INFLUENCE_MARGIN)
+    over = found.gain["given"]
+    assert found.decision == "keep"
+    assert over is not None
+    assert (over.high < 0) == found.reason.startswith("another order loses")
