@@ -173,7 +173,9 @@ def _objects(text: str, name: str) -> ParsedChunks:
     lines = [(at, line) for at, line in enumerate(text.splitlines(), 1) if line.strip()]
     if len(lines) == 1 or not all(line.strip()[-1] == "}" for _, line in lines):
         value = parse_json(text, name)
-        return ParsedChunks({"chunks": [value]} if "relevance" in value else value, {})
+        return ParsedChunks(
+            {"chunks": [value]} if {"relevance", "score"} & value.keys() else value, {}
+        )
     _bound(len(lines), name)
     where = [f"{name}, line {at}" for at, _ in lines]
     chunks = [parse_json(line, at) for at, (_, line) in zip(where, lines, strict=True)]
@@ -232,7 +234,9 @@ def _header(row: _Row) -> list[str]:
     header = [cell.lower() for cell in row.cells]
     for cell in header:
         if cell not in _COLUMNS:
-            row.refuse(f"unknown column {cell!r:.80}; {_EXPECTED}")
+            meant = validation.unknown_field(Chunk, (cell,)).partition("; did you mean ")[2]
+            hint = f" (did you mean {meant})" if meant else ""
+            row.refuse(f"unknown column {cell!r:.80}{hint}; {_EXPECTED}")
         if header.count(cell) > 1:
             row.refuse(f"the column {cell} is there twice")
     if "relevance" not in header:

@@ -109,7 +109,7 @@ async function estimate() {
       const parts = [counted(found.prompts, "prompt"), counted(found.prompt_tokens, "token"), found.calls === null ? "" : counted(found.calls, "call")];
       const money = found.cost === null ? "" : `, about ${number(found.cost)} at the endpoint's prices`;
       const time = found.minutes === null ? "" : `, about ${duration(60 * found.minutes)}`;
-      said = `At most ${parts.filter(Boolean).join(", ")}${time}${money}, for ${counted(found.questions, "question")}.`;
+      said = `At most ${parts.filter(Boolean).join(", ")}${time}${money}, for ${[counted(found.questions, "question"), ...found.warnings].join(". ")}.`;
     }
   } catch (error) {
     said = `What it takes is not known yet: ${error.errors?.[0]?.message ?? error.message}`;
@@ -137,11 +137,12 @@ export function verdictText({ verdict, orders, reference, smallest_effect: matte
   const best = orders.find(({ name }) => name === verdict.order);
   const interval = (one) => `(95% interval, all orders together: ${points(one.joint_low)} to ${points(one.joint_high)})`;
   if (verdict.decision === "use" && (!best || best.name === reference)) return `Keep ${own}: no other order scores ${size(matters)} more.`;
-  if (verdict.decision === "use") return `Use "${orderName(best.name)}": it scores ${size(best.difference.value)} more than ${own} ${interval(best)}.`;
+  if (verdict.decision === "use") return `Use "${orderName(best.name)}": it scores ${size(best.difference.value)} more than ${own} ${interval(best)}.${best.joint_low < matters ? ` It is surely better, but ${best.joint_high < matters ? "" : "perhaps "}by less than the ${size(matters)} that matter to you.` : ""}`;
   if (verdict.decision === "no_difference") {
     const most = Math.max(...others.map((one) => Math.max(-one.joint_low, one.joint_high)));
     return `The order makes no difference: every order scores within ${size(most)} of ${own} (95%), and it takes ${size(matters)} to matter to you.`;
   }
+  if (verdict.decision === "not_enough" && verdict.more_questions === null) return plainNote(verdict.words);
   const more = verdict.more_questions ? `: about ${counted(verdict.more_questions, "more question")} would tell` : "";
   const first = d3.greatest(others, (one) => one.difference.value);
   return `Not enough questions${more}.${first ? ` So far "${orderName(first.name)}" scores ${points(first.difference.value)} ${interval(first)}.` : ""}`;

@@ -72,6 +72,7 @@ RESULT = {
 ESTIMATE = {
     "questions": 12, "prompts": 72, "prompt_tokens": 4321, "generated_tokens": 0, "calls": None,
     "multiply_adds": None, "cost": None, "minutes": 2.5,
+    "warnings": ["12 questions are few"],
 }  # fmt: skip
 
 
@@ -83,7 +84,8 @@ def test_orders_are_points_around_zero(stack: Stack, open_page: Any, width: int)
     page.goto(f"{stack.url}/#/experiments/{ID}")
     expect(page.locator("#experiment-title")).to_have_text(
         'Use "most relevant last": it scores 9 points more than your order '
-        "(95% interval, all orders together: +3 pt to +15 pt)."
+        "(95% interval, all orders together: +3 pt to +15 pt). It is surely better, but perhaps by "
+        "less than the 5 points that matter to you."
     )
     expect(page.locator("#experiment-certainty")).to_have_text(
         "With these 48 questions a difference of 6.2 points is found in 4 of 5 cases."
@@ -125,11 +127,15 @@ def test_orders_are_points_around_zero(stack: Stack, open_page: Any, width: int)
             '"most relevant last" scores +9 pt (95% interval, all orders together: +3 pt to '
             "+15 pt).",
         ),
+        (
+            {"decision": "not_enough", "order": None, "more_questions": None},
+            'For the terminal, about "most relevant last"',
+        ),
     ],
 )
 def test_the_verdict_in_words(stack: Stack, open_page: Any, verdict: Any, words: str) -> None:
     page: Page = open_page("about:blank").page
-    result = {**RESULT, "verdict": {**verdict, "words": "for the terminal"}}
+    result = {**RESULT, "verdict": {**verdict, "words": "For the terminal, about relevance_last"}}
     page.route(f"**/v1/experiments/{ID}", lambda route: route.fulfill(json=result))
     page.goto(f"{stack.url}/#/experiments/{ID}")
     expect(page.locator("#experiment-title")).to_have_text(words)
@@ -177,7 +183,7 @@ def test_an_experiment_is_asked_for_and_its_job_opens_it(
     expect(page.locator("#experiment-error")).to_contain_text("expected a list in JSON")
     page.locator("#questions").fill("\n".join(map(json.dumps, QUESTIONS)))
     expect(page.locator("#experiment-estimate")).to_have_text(
-        "At most 72 prompts, 4321 tokens, about 3 min, for 12 questions."
+        "At most 72 prompts, 4321 tokens, about 3 min, for 12 questions. 12 questions are few."
     )
     page.get_by_role("button", name="Compare orders").click()
     expect(page.locator("#experiment-title")).to_contain_text("Use ")
@@ -247,7 +253,8 @@ def test_a_real_experiment_from_the_form_to_its_picture(stack: Stack, open_page:
     decision = found["verdict"]["decision"]
     assert said.startswith(
         {
-            "use": ("Use ", "Keep "), "not_enough": "Not enough questions",
+            "use": ("Use ", "Keep "),
+            "not_enough": ("Not enough questions", "Nothing can be told: "),
             "no_difference": "The order makes no difference",
         }[decision]
     )  # fmt: skip

@@ -233,10 +233,13 @@ BAD_INPUT = {
     "one cell": ("a", "line 1: expected an id, a number of tokens and a relevance"),
     "a column missing": ("id, tokens\na, 1", "line 1: no column `relevance`"),
     "no lengths": ("id, relevance\na, 1", "line 1: no column `tokens`"),
-    "an unknown column": ("id, tokens, score\na, 1, 1", "line 1: unknown column 'score'"),
+    "an unknown column": (
+        "id, tokens, score\na, 1, 1",
+        "line 1: unknown column 'score' (did you mean `relevance`?)",
+    ),
     "unknown columns": (
         "chunk_id,score,length\na,0.9,10",
-        "line 1: unknown column 'chunk_id'; a header names the columns id, tokens (or text) and",
+        "line 1: unknown column 'chunk_id' (did you mean `id`?); a header names the columns id,",
     ),
     "a word for a number": ("a;ten;0,5", "line 1: tokens: 'ten' is not a finite"),
     "a column twice": ("id, tokens, tokens, relevance\n", "the column tokens is there twice"),
