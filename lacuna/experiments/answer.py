@@ -284,8 +284,6 @@ def _warnings(
             f"without any chunk the score is {closed:.3f}, with them {best:.3f} at best: these "
             "questions hardly need their chunks, so that no order can matter"
         )
-    if best < _FLOOR:
-        said.append(f"no order scores more than {best:.3f}: the model rarely answers at all")
     undecided = _verdict(request, found).decision != "use"
     if undecided and best < _LOW * request.smallest_effect:
         said.append(
@@ -293,6 +291,8 @@ def _warnings(
             f"{request.smallest_effect:g} could hardly show: look at `log_difference`, ask for a "
             "smaller `smallest_effect`, or let the template show how to answer in a few words"
         )
+    elif best < _FLOOR:
+        said.append(f"no order scores more than {best:.3f}: the model rarely answers at all")
     if min(arm.mean.value for arm in found.arms) > _CEILING:
         said.append("every order scores above 0.95: these questions are too easy to tell orders by")
     if controls.a_a is not None and controls.a_a.found:

@@ -44,7 +44,7 @@ from service.terminal.inputs import (
     read_source,
     validated,
 )
-from service.terminal.reports import bar, clean, counted, number
+from service.terminal.reports import bar, clean, counted
 
 _DEFAULTS = ExperimentRequest.model_fields
 _SCORINGS = ", ".join(get_args(_DEFAULTS["scoring"].annotation))
@@ -290,7 +290,9 @@ def _minutes(minutes: float) -> str:
 
 def _orders(found: ExperimentResult) -> Table:
     title = f"{clean(found.model)}: {counted(found.questions, 'question')}"
-    table = Table(title=title, box=SIMPLE_HEAD)
+    table = Table(
+        title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
+    )
     table.add_column("order", no_wrap=True)
     for name in ("score", "difference", "95%, all orders", "p", "flips", "nats"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -311,7 +313,7 @@ def _cells(order: ExperimentOrder, found: ExperimentResult) -> list[str]:
         score,
         f"{order.difference.value:+z.3f}",
         joint,
-        number(order.p),
+        "<0.001" if order.p < 0.001 else f"{order.p:.3f}",
         f"{order.flips:.0%}",
         "" if nats is None else f"{nats.value:+z.2f}",
     ]
@@ -321,7 +323,9 @@ def _sentences(found: ExperimentResult) -> Iterator[str]:
     yield f"verdict: {clean(found.verdict.words)}"
     yield f"{_SCORES[found.scoring]}; difference: less the reference's on the same questions"
     effect = found.minimum_detectable_effect
-    if effect is not None:
+    verdict = found.verdict
+    hopeless = verdict.decision == "not_enough" and verdict.more_questions is None
+    if effect is not None and not hopeless:
         yield (
             f"this experiment finds a difference of {effect:.3f} four times in five; "
             f"{found.smallest_effect:g} or more matters to you"

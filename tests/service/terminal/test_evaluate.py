@@ -205,13 +205,17 @@ def test_wrong_use_is_one_line(lacuna: Any, stack: Stack, questions: str, tmp_pa
 
 def test_the_report_fits_a_terminal_of_80_columns() -> None:
     console = Console(width=80, file=io.StringIO(), color_system=None)
-    many = [{**RESULT["orders"][1], "name": name} for name in ("zigzag_best_last", "random_again")]
+    nats = {"value": -0.12345, "low": -1, "high": 1}
+    other = {**RESULT["orders"][1], "p": 0.00024414, "flips": 0.5, "log_difference": nats}
+    many = [{**other, "name": name} for name in ("zigzag_best_last", "random_again")]
     found = ExperimentResult.model_validate({**RESULT, "orders": [RESULT["orders"][0], *many]})
     experiment_report(console, found)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     table = text.partition("verdict:")[0]
     assert "zigzag, best last" in table
     assert "random, another draw" in table
+    assert "<0.001" in table
+    assert "…" not in table
     assert "+0.003" in table
     assert "-1.000 to +1.000" in table
     assert found.verdict.words in text
