@@ -22,7 +22,7 @@ from lacuna.contract.errors import StoreUnavailable
 from service.local.child import Child, rotate
 from service.local.store import EmbeddedServer, ensure
 from service.settings import Settings
-from service.store.connection import connect, is_outage
+from service.store.connection import connect, is_lasting, is_outage
 
 READY_SECONDS = 90.0
 """How long the store, and then the service, may take to start."""
@@ -244,7 +244,7 @@ def wait_for_store(url: str, seconds: float, tell: Callable[[str], None]) -> Non
                     f"the store at {address} refuses us: the user or password in LACUNA_REDIS_URL "
                     "is missing or wrong"
                 ) from error
-            if not is_outage(error):
+            if is_lasting(error) or not is_outage(error):
                 raise StoreUnavailable(f"the store at {address} refuses us: {error}") from error
             if time.monotonic() >= deadline:
                 raise StoreUnavailable(
