@@ -71,7 +71,7 @@ function draw(answer) {
   const { predictions, sequence_length: tokens, bins } = answer;
   byId("theory-body").hidden = false;
   const curve = predictions.residual;
-  const lead = answer.summary.filter((sentence) => /^(Put|Apart|No)/.test(sentence))[0] ?? answer.summary[0];
+  const lead = answer.summary.filter((sentence) => /best places are|is heard well/.test(sentence))[0] ?? answer.summary[0];
   byId("theory-lead").textContent = `By theory, before any training: ${lead}`;
   announce(byId("theory-lead").textContent);
   const others = Object.entries(predictions).filter(([name]) => name !== "residual" && name !== "residual_content");
