@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
@@ -44,6 +45,13 @@ from workers.influence.curves import (
     shape_to_wire,
     zone_to_wire,
 )
+
+with contextlib.suppress(ImportError):  # the adapters' environment has no hypothesis
+    from hypothesis import settings
+
+    # A busy machine is not a fault of the code: examples have no deadline.
+    settings.register_profile("lacuna", deadline=None)
+    settings.load_profile("lacuna")
 
 
 @pytest.fixture

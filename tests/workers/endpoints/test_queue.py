@@ -173,7 +173,8 @@ async def test_a_kill_in_the_middle_pays_no_answer_twice_but_those_under_way(
     assert found.spending is not None
     assert found.spending.replayed >= kept - CANARIES - 1, "what was kept came from the store"
     whole, calls = sum(server.answered.values()), found.spending.calls
-    assert whole - before == calls, "every call of the second start is counted"
+    # The server may have answered what was under way when the first worker was killed.
+    assert 0 <= whole - before - calls <= CONCURRENCY, "every call of the second start is counted"
     assert server.requests <= await asyncio.to_thread(undisturbed) + CANARIES + CONCURRENCY
     curve = (found.recall or {})["facts"]
     assert curve.probability == sorted(curve.probability)
