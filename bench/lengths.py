@@ -11,8 +11,8 @@ shows what it is worth by the ratio of the lengths.
 - covered: the interval of the gain over the caller's order holds the gain on the other documents,
   whose own noise is part of what is missed (the rows of ratio 1 show how much)
 - changed for the worse: the decision was `reorder` and the gain is negative; at most 5%
-- at any price: the same if the length did not count, which is why there is no decision where the
-  prompt is shorter than half of the profile or longer than eight times
+- without the rule: the same share if Lacuna also decided where the prompt is shorter than half of
+  the profile or longer than eight times
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Tally:
 
 HEAD = (
     "| profile and prompt, tokens | requests | covered | reordered | changed for the worse "
-    "| at any price | gain said | true gain |\n|---|---|---|---|---|---|---|---|"
+    "| without the rule | gain said | true gain |\n|---|---|---|---|---|---|---|---|"
 )
 
 

@@ -567,7 +567,7 @@ def check_address(url: str) -> httpx.URL:
     """The address of a service, without asking it.
 
     Raises:
-        Refused: `url` is no address.
+        Refused: `url` is not an address.
     """
     try:
         address = httpx.URL(url)

@@ -21,12 +21,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from scipy.special import stdtrit
 
 from lacuna.contract.base import percent
+from lacuna.contract.placements import Decision
 from lacuna.placement.document_curves import DocumentCurves
 from lacuna.placement.problem import F64, I64, OrderProblem
 from lacuna.placement.search import (
@@ -37,8 +37,6 @@ from lacuna.placement.search import (
     fixed_orders,
     upper_bound,
 )
-
-Decision = Literal["reorder", "keep", "undecided"]
 
 MATTERS = 0.02
 """Gain below which the order makes no difference: `keep` needs an interval that ends under it."""
